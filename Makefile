@@ -29,7 +29,7 @@ test: ## Run all tests that need no privileges (installs Redis and etcd, fetches
 	  export SLUICE_REDIS_6_2="$${SLUICE_REDIS_6_2:-$$(tests/node/redis62.sh)}" && \
 	  export SLUICE_H2SPEC="$${SLUICE_H2SPEC:-$$(tests/node/h2spec.sh)}" && \
 	  export SLUICE_OTELCOL="$${SLUICE_OTELCOL:-$$(tests/node/otelcol.sh)}" && set -x && \
-	  $(CARGO) build --workspace --bins && $(CARGO) test --workspace && $(CARGO) test $(BENCH)
+	  $(CARGO) build --workspace --bins && tests/run.py --workspace && tests/run.py $(BENCH)
 
 .PHONY: interop
 interop: ## Run the tests with applications that CI does not have: 28 frameworks and servers, and Tomcat (Java and Maven)

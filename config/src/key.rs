@@ -2,43 +2,46 @@
 //! parts that the limit names. Each part is hashed with its kind and length, so that no two clients can
 //! produce the same input.
 //!
-//! - [`part`]: the numbers of the kinds of parts. `path_templates`: those of paths.
-//! - [`naming`]: how operators name the value of a part; `named_client`: the client with these values.
-//! - `description`: a client in words.
+//! - [`part`]: one part, with all that its kind needs; `path_templates`: the templates of paths.
+//! - `named_client`: the client with the values that an operator names. `description`: a client in words.
 
 use std::hash::Hasher;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 pub use self::invalid_client::InvalidClient;
-pub use self::naming::ClientNaming;
-use self::part::{
-    COOKIE, EXPRESSION, GRPC_METHOD, HEADER, HOST, IPV4, IPV6, JWT_CLAIM, METHOD, MISSING, PATH,
-    PATH_TEMPLATE, QUERY, network_of,
-};
-use self::path_templates::PathTemplates;
-use crate::expression::{PreparedExpression, Value, has_lower_case};
+pub use self::part::{ClientNaming, KeyPart};
+use self::part::{KeySource, MISSING};
 use crate::jwt::JwtVerifier;
 use crate::key_secret::KeySecret;
-use crate::matches::header_name;
 use crate::nack::Nack;
-use crate::path::{Readings, folded};
-pub use crate::policy::{KeyPart, OnMissing};
-use crate::request::{FieldName, HeaderField, Part, RequestAttributes};
+use crate::path::Readings;
+use crate::request::{Part, RequestAttributes};
 
 mod description;
 mod invalid_client;
 mod named_client;
-pub mod naming;
-mod part;
+pub mod part;
 mod path_templates;
 #[cfg(test)]
 mod tests;
+
+/// Treatment of a request that lacks a part of the key.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum OnMissing {
+    /// All such requests share one counter.
+    #[default]
+    Shared,
+    /// The limit does not apply to the request, if it has the part in no spelling. Otherwise as `Shared`.
+    Skip,
+    /// The request is rejected.
+    Deny,
+}
 
 /// The client that sent a request, as one limit identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,22 +65,6 @@ pub struct KeyBuilder {
     public: Vec<usize>,
 }
 
-/// The source of one part of a key.
-#[derive(Debug)]
-enum KeySource {
-    Header(HeaderField),
-    Cookie(FieldName),
-    Query(FieldName),
-    Method,
-    Path,
-    Host,
-    GrpcMethod,
-    PathTemplate(Arc<PathTemplates>),
-    Expression { expression: PreparedExpression, errors: Arc<AtomicU64> },
-    JwtClaim { verifier: Arc<JwtVerifier>, claim: String },
-    ClientIp { ipv4_prefix: u8, ipv6_prefix: u8 },
-}
-
 impl KeyBuilder {
     /// Creates a builder without tokens. Fails if a header name or a prefix length is not valid.
     pub fn new(parts: &[KeyPart], on_missing: OnMissing) -> Result<Self, Nack> {
@@ -93,60 +80,15 @@ impl KeyBuilder {
         errors: &Arc<AtomicU64>,
     ) -> Result<Self, Nack> {
         let names = parts.iter().map(ClientNaming::new).collect::<Result<Vec<_>, _>>()?;
-        let sources = parts.iter().zip(&names).map(|(part, naming)| {
-            Ok(match part {
-                KeyPart::Header(name) => KeySource::Header(HeaderField::new(header_name(name)?)),
-                KeyPart::Cookie(name) => KeySource::Cookie(FieldName::new(name)),
-                KeyPart::Query(name) => KeySource::Query(FieldName::new(name)),
-                KeyPart::Method => KeySource::Method,
-                KeyPart::Path => KeySource::Path,
-                KeyPart::Host => KeySource::Host,
-                KeyPart::GrpcMethod => KeySource::GrpcMethod,
-                KeyPart::PathTemplate { templates, variable } => match naming.templates() {
-                    Some(templates) => KeySource::PathTemplate(templates.clone()),
-                    None => {
-                        let templates = PathTemplates::new(templates, variable.as_deref())?;
-                        KeySource::PathTemplate(Arc::new(templates))
-                    }
-                },
-                KeyPart::Expression(expression) => KeySource::Expression {
-                    expression: PreparedExpression::new(expression)?,
-                    errors: errors.clone(),
-                },
-                KeyPart::JwtClaim { jwt, claim } => {
-                    let verifier = verifiers.iter().find(|verifier| verifier.name() == jwt);
-                    let unknown = || Nack(format!("the key refers to jwt {jwt:?}, which is not defined"));
-                    let verifier = verifier.ok_or_else(unknown)?.clone();
-                    KeySource::JwtClaim { verifier, claim: claim.clone() }
-                }
-                &KeyPart::ClientIp { ipv4_prefix, ipv6_prefix } => {
-                    if ipv4_prefix > 32 || ipv6_prefix > 128 {
-                        let lengths = format!("{ipv4_prefix} for IPv4, {ipv6_prefix} for IPv6");
-                        return Err(Nack(format!("invalid prefix length: {lengths}; at most 32 and 128")));
-                    }
-                    KeySource::ClientIp { ipv4_prefix, ipv6_prefix }
-                }
-            })
-        });
+        let sources =
+            parts.iter().zip(&names).map(|(part, naming)| KeySource::new(part, naming, verifiers, errors));
         Ok(Self { parts: sources.collect::<Result<_, Nack>>()?, names, on_missing, public: Vec::new() })
     }
 
     /// Reports whether the client's address is a part of the key.
     #[must_use]
     pub fn needs_address(&self) -> bool {
-        self.parts.iter().any(|part| match part {
-            KeySource::ClientIp { .. } => true,
-            KeySource::Expression { expression, .. } => expression.reads_address(),
-            KeySource::Header(_)
-            | KeySource::Cookie(_)
-            | KeySource::Query(_)
-            | KeySource::Method
-            | KeySource::Path
-            | KeySource::Host
-            | KeySource::GrpcMethod
-            | KeySource::PathTemplate(_)
-            | KeySource::JwtClaim { .. } => false,
-        })
+        self.parts.iter().any(KeySource::needs_address)
     }
 
     /// Reports whether an expression is a part of the key.
@@ -223,73 +165,6 @@ impl KeyBuilder {
         write_part(&mut hasher, MISSING, &[]);
         hasher.finish128().as_u128()
     }
-}
-
-impl KeySource {
-    /// Passes kind and value of the part to `read`, and returns the result.
-    fn read<R>(
-        &self,
-        request: &RequestAttributes<'_>,
-        path: &Readings<'_>,
-        mut address: impl FnMut() -> IpAddr,
-        read: impl FnOnce(u8, &[u8]) -> R,
-    ) -> Part<R> {
-        let present = |value: Option<R>| value.map_or(Part::Missing, Part::Value);
-        match self {
-            Self::Header(field) => request.header(field).client().map(|value| read(HEADER, value)),
-            Self::Cookie(name) => request.cookie(name).client().map(|value| read(COOKIE, value)),
-            Self::Query(name) => request.parameter(name).client().map(|value| read(QUERY, value)),
-            Self::Method if has_lower_case(request.method) => {
-                Part::Value(read(METHOD, request.method.as_str().to_ascii_uppercase().as_bytes()))
-            }
-            Self::Method => Part::Value(read(METHOD, request.method.as_str().as_bytes())),
-            Self::Path => Part::Value(read(PATH, path.normal_folded())),
-            Self::Host => {
-                let host = request.host().filter(|host| !host.is_empty());
-                present(host.map(|host| read(HOST, &folded(host))))
-            }
-            Self::GrpcMethod => {
-                let method = grpc_method(path.normal()).or_else(|| path.texts().find_map(grpc_method));
-                present(method.map(|method| read(GRPC_METHOD, &folded(method))))
-            }
-            Self::PathTemplate(templates) => {
-                present(templates.read(path, |value| read(PATH_TEMPLATE, value)))
-            }
-            Self::Expression { expression, errors } => {
-                // The normal form is the same for all spellings of a path.
-                let path = if expression.reads_path() { path.normal() } else { "" };
-                match expression.evaluate_key(request, path, &mut address) {
-                    Ok(Value::Text(text)) if text.is_empty() => Part::Missing,
-                    Ok(Value::Text(text)) => Part::Value(read(EXPRESSION, text.as_bytes())),
-                    Ok(Value::Bool(_) | Value::Int(_)) | Err(_) => {
-                        request.count_error(errors);
-                        Part::Unclear
-                    }
-                }
-            }
-            Self::JwtClaim { verifier, claim } => {
-                let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-                verifier.read_claim(request, claim, now, |text| read(JWT_CLAIM, text.as_bytes()))
-            }
-            Self::ClientIp { .. } => match self.network(address()).map(|network| network.network()) {
-                Some(IpAddr::V4(ip)) => Part::Value(read(IPV4, &ip.octets())),
-                Some(IpAddr::V6(ip)) => Part::Value(read(IPV6, &ip.octets())),
-                None => Part::Missing,
-            },
-        }
-    }
-
-    /// Returns the network of a client's address that is the part of the key.
-    fn network(&self, address: IpAddr) -> Option<IpNet> {
-        let &Self::ClientIp { ipv4_prefix, ipv6_prefix } = self else { return None };
-        network_of(address, ipv4_prefix, ipv6_prefix)
-    }
-}
-
-/// Returns service and method of a gRPC call: `shop.Checkout/Pay`.
-fn grpc_method(path: &str) -> Option<&str> {
-    let (service, method) = path.strip_prefix('/')?.split_once('/')?;
-    (!service.is_empty() && !method.is_empty() && !method.contains('/')).then(|| &path[1..])
 }
 
 fn write_part(hasher: &mut SipHasher24, kind: u8, bytes: &[u8]) {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use sluice_config::{PreparedLimit, PreparedPolicy};
 use sluice_engine::simulation::{LimitDecision, LimitOutcome};
-use sluice_limiter::{Algorithm, Rate};
+use sluice_limiter::Rate;
 
 use super::demand::Demand;
 use super::series::Series;
@@ -55,24 +55,12 @@ impl LimitTally {
     pub(super) fn new(policy: &PreparedPolicy, limit: &PreparedLimit, begin: u64) -> Self {
         let base = limit.rate_sets().first();
         let rates: Vec<_> = base.map(|set| set.deciding().copied().collect()).unwrap_or_default();
-        let is_window = |rate: &Rate| match rate.algorithm {
-            Algorithm::SlidingWindowCounter { .. }
-            | Algorithm::FixedWindow(_)
-            | Algorithm::SlidingWindowLog { min_interval: 0 } => true,
-            Algorithm::SlidingWindowLog { .. }
-            | Algorithm::TokenBucket { .. }
-            | Algorithm::Gcra { .. }
-            | Algorithm::LeakyBucket { .. }
-            | Algorithm::WarmUp(_)
-            | Algorithm::Concurrency { .. }
-            | Algorithm::Block { .. } => false,
-        };
         Self {
             policy: policy.qualified_name(),
             limit: limit.name.clone(),
             effect: limit.effect_name(),
             // What an outcome takes back is not known before.
-            has_demand: limit.charge.settlement().is_none() && rates.iter().all(is_window),
+            has_demand: limit.charge.settlement().is_none() && rates.iter().all(Rate::counts_in_window),
             rates,
             matched: 0,
             denied: 0,

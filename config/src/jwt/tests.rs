@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::refusal::TokenRefusal;
 use super::*;
-use crate::policy::jwt::{CompiledJwt, Verification, VerificationKeys};
+use crate::jwt::compiled::{CompiledJwt, Verification, VerificationKeys};
 use crate::request::RequestAttributes;
 
 const NOW: u64 = 1_800_000_000;

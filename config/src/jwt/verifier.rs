@@ -13,8 +13,8 @@ use super::keys::{self, Key};
 use super::refusal::{TokenRefusal, TokenRefusals};
 use super::token::Token;
 use crate::effort::note;
+use crate::jwt::compiled::{CompiledJwt, Verification, VerificationKeys};
 use crate::nack::Nack;
-use crate::policy::jwt::{CompiledJwt, Verification, VerificationKeys};
 use crate::request::{Part, RequestAttributes};
 
 /// Longest header of a token that is verified, in bytes.

@@ -73,26 +73,6 @@ fn write_value(text: &mut String, value: &[u8]) {
     }
 }
 
-impl KeySource {
-    pub(super) fn write_label(&self, text: &mut String) {
-        let (kind, name) = match self {
-            Self::Header(field) => ("header ", field.name().as_str()),
-            Self::Cookie(name) => ("cookie ", name.as_str()),
-            Self::Query(name) => ("query ", name.as_str()),
-            Self::Method => ("method", ""),
-            Self::Path => ("path", ""),
-            Self::Host => ("host", ""),
-            Self::GrpcMethod => ("grpcMethod", ""),
-            Self::PathTemplate(_) => ("pathTemplate", ""),
-            Self::Expression { .. } => ("cel", ""),
-            Self::JwtClaim { claim, .. } => ("claim ", claim.as_str()),
-            Self::ClientIp { .. } => ("clientIP", ""),
-        };
-        text.push_str(kind);
-        text.push_str(name);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use http::{HeaderMap, HeaderValue, Method};

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use sluice_store::{Consistency, OnStoreFailure};
 
 use crate::client_address::ClientAddress;
-use crate::policy::{CompiledJwt, CompiledLimit, Mode, StatusHeaders};
+use crate::jwt::CompiledJwt;
+use crate::policy::{CompiledLimit, Mode, StatusHeaders};
 
 /// Name of the installation's store. Other names are those of stores in the policy's namespace.
 pub const DEFAULT_STORE: &str = "default";

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use sluice_limiter::{Period, Rate, RateError, Requests};
 
 use crate::expression::{Attribute, Expression, Node};
+use crate::key::{KeyPart, OnMissing};
 use crate::matches::Match;
-use crate::policy::key::{KeyPart, OnMissing};
 use crate::policy::{
     Allowance, BlobHash, Block, CompiledAdaptive, Cost, Mode, Outcomes, Plan, Priority, Queue, Reject,
     RequestCost, Tier,
@@ -166,12 +166,8 @@ impl CompiledLimit {
         };
         let of_tiers = tiers.iter().filter_map(|tier| tier.when.as_ref());
         let of_priorities = priorities.iter().filter_map(|priority| priority.when.as_ref());
-        self.when.iter().chain(of_tiers).chain(of_priorities).chain(cost).chain(self.key.iter().filter_map(
-            |part| match part {
-                KeyPart::Expression(expression) => Some(expression),
-                _ => None,
-            },
-        ))
+        let of_parts = self.key.iter().filter_map(KeyPart::expression);
+        self.when.iter().chain(of_tiers).chain(of_priorities).chain(cost).chain(of_parts)
     }
 
     /// Reports whether a condition looks at the address of the client.

@@ -7,10 +7,10 @@
 //!
 //! - [`compiled_policy`]: the whole policy; its [`mode`] and its use of the store apply to all its limits.
 //! - [`ids`]: UIDs and hashes, which identify a policy, its version, and content that is sent apart from it.
-//! - [`limit`]: one limit. [`matches`](crate::matches) selects requests, its [`key`] identifies
-//!   clients, and its [`LimitKind`] says how many requests it admits, in general, in each [`tier`] and with each plan.
+//! - [`limit`]: one limit. [`matches`](crate::matches) selects requests, [`key`](crate::key) identifies
+//!   clients, by [tokens](crate::jwt) too, and its [`LimitKind`] says how many requests it admits, in general, in each
+//!   [`tier`] and with each plan.
 //! - [`cost`]: what a request costs, and which outcomes count.
-//! - [`jwt`]: tokens that identify clients.
 //! - [`on_limit`]: what else happens to a request that a limit denies; [`reject`]: the response to a request that a limit denies.
 //! - [`adaptive`]: a concurrency limit that each pod learns.
 
@@ -18,8 +18,6 @@ pub mod adaptive;
 pub mod compiled_policy;
 pub mod cost;
 pub mod ids;
-pub mod jwt;
-pub mod key;
 pub mod limit;
 pub mod mode;
 pub mod on_limit;
@@ -30,8 +28,6 @@ pub use adaptive::{AdaptiveKind, CompiledAdaptive, MAX_PRIORITIES, MAX_RESERVES,
 pub use compiled_policy::{AmbiguousPaths, CompiledPolicy, DEFAULT_STORE, Hints};
 pub use cost::{Cost, GrpcStatus, Outcomes, RequestCost, ResponseCost, ResponseCostSource, StatusCodes};
 pub use ids::{BlobHash, PolicyHash, PolicyUid};
-pub use jwt::{CompiledJwt, Verification, VerificationKeys};
-pub use key::{KeyPart, OnMissing};
 pub use limit::{
     Boosted, Capacity, CompiledLimit, DEFAULT_MAX_KEYS, LimitKind, Rates, SLOT_LEASE_MILLIS, Slots,
 };

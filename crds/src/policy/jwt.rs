@@ -2,7 +2,7 @@
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
-use sluice_config::policy::jwt::{CompiledJwt, Verification, VerificationKeys};
+use sluice_config::jwt::{CompiledJwt, Verification, VerificationKeys};
 
 use crate::checks::field::Field;
 use crate::policy::ContentRef;

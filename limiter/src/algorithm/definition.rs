@@ -44,6 +44,11 @@ pub(crate) trait Definition: Copy {
         false
     }
 
+    /// Reports whether the rate counts what a window admits, so that a larger number admits as many more.
+    fn counts_in_window(self) -> bool {
+        false
+    }
+
     /// Reports whether a replica that decides alone has a part of the number.
     fn is_divided_among_replicas(self) -> bool {
         true

@@ -46,6 +46,10 @@ impl Definition for FixedWindow {
         true
     }
 
+    fn counts_in_window(self) -> bool {
+        true
+    }
+
     #[inline]
     fn tag(self, quota: Quota) -> Tag {
         let kind = match self.0 {

@@ -43,6 +43,10 @@ impl Definition for SlidingWindowLog {
         true
     }
 
+    fn counts_in_window(self) -> bool {
+        self.min_interval == 0
+    }
+
     #[inline]
     fn tag(self, quota: Quota) -> Tag {
         Tag::new(Kind::Log, 0, quota.period.millis())

@@ -78,6 +78,10 @@ impl Definition for SlidingWindow {
         true
     }
 
+    fn counts_in_window(self) -> bool {
+        true
+    }
+
     #[inline]
     fn tag(self, quota: Quota) -> Tag {
         Tag::new(Kind::Sliding, u64::from(self.sub_windows.get()), quota.period.millis())

@@ -164,6 +164,12 @@ impl Rate {
         dispatch!(self.algorithm, definition => definition.unit())
     }
 
+    /// Reports whether the rate counts what a window admits, so that a larger number admits as many more.
+    #[must_use]
+    pub fn counts_in_window(&self) -> bool {
+        dispatch!(self.algorithm, definition => definition.counts_in_window())
+    }
+
     /// Reports whether admitted requests may be delayed.
     #[must_use]
     pub fn delays(&self) -> bool {

@@ -208,6 +208,21 @@ impl Algorithm {
         })
     }
 
+    /// Returns why a charge cannot be corrected later, if it cannot: what it has done to other requests, in a sentence's end.
+    pub(crate) fn irreversible(&self) -> Option<&'static str> {
+        match self {
+            Self::LeakyBucket(_) => Some("leakyBucket has already let later requests wait for their turn"),
+            Self::TokenBucket(TokenBucket { warm_up: Some(_), .. }) => {
+                Some("warmUp has already delayed the next request by it")
+            }
+            Self::SlidingWindowCounter(_)
+            | Self::FixedWindow(_)
+            | Self::SlidingWindowLog(_)
+            | Self::TokenBucket(_)
+            | Self::Gcra(_) => None,
+        }
+    }
+
     /// Reports whether denied requests count too.
     pub(crate) fn counts_denied(&self) -> bool {
         match self {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use sluice_config::policy::{self as compiled, GrpcStatus, StatusCodes};
 use sluice_limiter as limiter;
 
-use super::algorithm::{Algorithm, TokenBucket};
+use super::algorithm::Algorithm;
 use crate::checks::field::{Field, number};
 use crate::expression::compile_cost;
 
@@ -216,18 +216,7 @@ pub(crate) fn check(
         || rates.cost.as_ref().is_some_and(|cost| {
             cost.response.is_some() || cost.request == Some(compiled::RequestCost::BodyBytes)
         });
-    let delayed = match algorithm {
-        Algorithm::LeakyBucket(_) => Some("leakyBucket has already let later requests wait for their turn"),
-        Algorithm::TokenBucket(TokenBucket { warm_up: Some(_), .. }) => {
-            Some("warmUp has already delayed the next request by it")
-        }
-        Algorithm::SlidingWindowCounter(_)
-        | Algorithm::FixedWindow(_)
-        | Algorithm::SlidingWindowLog(_)
-        | Algorithm::TokenBucket(_)
-        | Algorithm::Gcra(_) => None,
-    };
-    if let Some(reason) = delayed.filter(|_| settles) {
+    if let Some(reason) = algorithm.irreversible().filter(|_| settles) {
         let field = match &rates.cost {
             _ if rates.count_when.is_some() => "countWhen",
             Some(compiled::Cost { response: Some(_), .. }) => "cost.response",

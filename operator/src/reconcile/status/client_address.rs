@@ -22,20 +22,8 @@ mod tests;
 /// Returns the condition, or `None` if no limit depends on the client's address.
 pub(super) fn client_address(observed: &Observed<'_>) -> Option<Finding> {
     let Outcome::Published { policy, .. } = observed.outcome else { return None };
-    let uses_address = |part: &KeyPart| match part {
-        KeyPart::ClientIp { .. } => true,
-        KeyPart::Header(_)
-        | KeyPart::Cookie(_)
-        | KeyPart::Query(_)
-        | KeyPart::Method
-        | KeyPart::Path
-        | KeyPart::Host
-        | KeyPart::GrpcMethod
-        | KeyPart::PathTemplate { .. }
-        | KeyPart::Expression(_)
-        | KeyPart::JwtClaim { .. } => false,
-    };
-    let depends = |limit: &CompiledLimit| limit.key.iter().any(uses_address) || limit.reads_address();
+    let depends =
+        |limit: &CompiledLimit| limit.key.iter().any(KeyPart::is_client_address) || limit.reads_address();
     if !policy.limits.iter().any(depends) {
         return None;
     }
