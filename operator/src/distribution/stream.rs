@@ -21,7 +21,8 @@ mod debounce;
 mod tests;
 mod update;
 
-/// Interval between comments, which reveal a broken connection.
+/// Longest silence before a comment, which reveals a broken connection. Changes that settle may add
+/// as much.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Time after which a reader that accepts no data is considered gone.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
@@ -69,15 +70,24 @@ async fn send_until_gone(
 ) -> Result<(), Gone> {
     let mut sent = Sent::new(last_applied);
     let mut sent_version = None;
+    let mut last_byte = Instant::now();
     loop {
         let version = changes.version();
         let policies_changed = sent_version.replace(version) != Some(version);
         for event in sent.update(hub, pod_uid, policies_changed).ok_or(Gone)? {
             metrics.event_sent();
             send(sender, event).await?;
+            last_byte = Instant::now();
         }
-        while tokio::time::timeout(KEEP_ALIVE, changes.next(sent.held_until())).await.is_err() {
+        loop {
+            // Most changes concern other sessions and send nothing here, so they must not put off the comment.
+            let due = last_byte + KEEP_ALIVE;
+            let next = changes.next(sent.held_until());
+            if Instant::now() < due && tokio::time::timeout_at(due, next).await.is_ok() {
+                break;
+            }
             send(sender, Bytes::from_static(b": keep-alive\n\n")).await?;
+            last_byte = Instant::now();
         }
         changes.settle().await;
     }

@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use anyhow::Context as _;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Number of connections that wait to be accepted.
-const BACKLOG: i32 = 1024;
+/// Number of connections that wait to be accepted, of which the kernel permits `net.core.somaxconn`: all sidecars may connect at once.
+const BACKLOG: i32 = 4096;
 
 /// Binds a port. Where the kernel has no IPv6, `[::]` stands for all IPv4 addresses.
 pub(super) fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {

@@ -109,6 +109,33 @@ async fn a_policy_is_sent_when_its_replicas_are_known() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_session_that_changes_do_not_concern_still_receives_comments() {
+    // A sidecar takes a session for dead that is silent for 30 s. The second interval is too short for changes to settle.
+    for interval in [Duration::from_millis(1600), Duration::from_millis(50)] {
+        let hub = hub();
+        publish_to_all(&hub, "1", &shared());
+        set_replicas(&hub, "1", &PodSelector::all(), 1);
+        let mut reader = begin(&hub);
+        while reader.next().await.0 != "policies" {}
+        let publishing = hub.clone();
+        let edits = tokio::spawn(async move {
+            for edit in 0.. {
+                let mode = if edit % 2 == 0 { Mode::Shadow } else { Mode::Enforce };
+                let policy = CompiledPolicy { mode, ..strict() };
+                publish(&publishing, "2", PodSelector::NONE, &policy);
+                tokio::time::sleep(interval).await;
+            }
+        });
+        for _ in 0..6 {
+            let received = tokio::time::timeout(Duration::from_secs(25), reader.0.recv()).await;
+            let comment = received.expect("the session is silent").unwrap().unwrap();
+            assert_eq!(&comment[..], b": keep-alive\n\n");
+        }
+        edits.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_first_policies_are_not_held_back_by_one_new_policy_after_another() {
     let hub = hub();
     publish_to_all(&hub, "0", &shared());
