@@ -171,9 +171,15 @@ impl Definition for SlidingWindow {
         Some(self.window_micros(quota) - now % self.window_micros(quota))
     }
 
-    /// The oldest window holds at most the whole number, which slides out within the window's length.
+    /// The oldest window holds at most the whole number. An estimate lets it slide out within the window's length, and a guarantee
+    /// drops it whole with the window.
     fn least_still_used(self, quota: Quota, used: u64, at: u64, now: u64) -> u64 {
-        quota.least_left(used, now.saturating_sub(at), self.window_micros(quota))
+        let window = self.window_micros(quota);
+        match self.bound {
+            Bound::Estimate => quota.least_left(used, now.saturating_sub(at), window),
+            Bound::Guaranteed if at / window == now / window => used,
+            Bound::Guaranteed => 0,
+        }
     }
 
     fn notes(self, _quota: Quota) -> Vec<String> {

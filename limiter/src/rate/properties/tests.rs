@@ -68,6 +68,17 @@ proptest! {
 }
 
 #[test]
+fn a_window_whose_count_is_guaranteed_leaves_at_once() {
+    let rate = rate(3, 1_000, sliding(1, Bound::Guaranteed));
+    let at = START + 900_000;
+    let used = rate.used_after(&check(&rate, None, at, 2).1);
+    assert_eq!(used, 2);
+    for (later, least) in [(50_000, 2), (150_000, 0), (1_100_000, 0)] {
+        assert_eq!(rate.least_still_used(used, at, at + later), least, "{later}");
+    }
+}
+
+#[test]
 fn a_lease_ends_with_its_window_and_is_a_small_part_of_a_bucket() {
     let clock = Algorithm::FIXED_WINDOW;
     for (algorithm, period, longest) in [
