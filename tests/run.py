@@ -2,7 +2,7 @@
 """run.py [--jobs N] [CARGO TEST ARGUMENT...]: build tests and run their binaries side by side.
 
 `cargo test` runs one binary after another, and most of them wait: for real servers, for windows to end. The arguments choose what
-is built, as for `cargo test`. Prints the results of each binary when it ends, with all its output if it failed.
+is built, as for `cargo test`; examples in doc comments are not run. Prints the results of each binary when it ends, with all its output if it failed.
 """
 
 import argparse
@@ -25,7 +25,10 @@ ALONE = ["pressure", "proxy_store", "proxy_concurrency"]
 def build(arguments):
     """The test binaries, each with the folder that it runs in."""
     command = [os.environ.get("CARGO", "cargo"), "test", "--no-run", "--message-format=json-render-diagnostics", *arguments]
-    lines = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(done.returncode)
+    lines = done.stdout.splitlines()
     messages = (json.loads(line) for line in lines if line.startswith("{"))
     return [
         (message["target"]["name"], message["executable"], Path(message["manifest_path"]).parent)
@@ -45,11 +48,12 @@ class Runner:
         environment = {**os.environ, "CARGO_MANIFEST_DIR": str(folder)}
         done = subprocess.run([executable], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-        results = [line for line in done.stdout.splitlines() if line.startswith("test result:")]
+        lines = done.stdout.splitlines()
+        results = [line for line in lines if line.startswith("test result:")]
         with self.printing:
             if done.returncode:
                 self.failed.append(name)
-                print(done.stdout)
+                print(*(line for line in lines if line not in results), sep="\n")
             for line in results or [f"test result: FAILED. 0 passed; 1 failed; status {done.returncode}"]:
                 print(f"{line.split('; 0 measured')[0]}; {name}, {time.monotonic() - start:.1f} s", flush=True)
 

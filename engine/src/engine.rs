@@ -15,10 +15,10 @@ use crate::limit::correction;
 use crate::limit::decide::{Admission, Decided, decide};
 use crate::limit::denial_log::{DenialLog, DeniedRequest};
 use crate::limit::index::LimitIndex;
-use crate::limit::load::Load;
 use crate::limit::mark::Marks;
 use crate::limit::matching::MatchedLimits;
 use crate::limit::queue::admit;
+use crate::limit::rates::Load;
 use crate::metrics::DecisionMetrics;
 use crate::pages::{Page, Validate};
 use crate::publish::publisher::Publisher;
@@ -70,7 +70,8 @@ impl Engine {
     /// that wait.
     ///
     /// # Errors
-    /// The policies do not let any such request pass, whatever its limits are.
+    /// The policies let no such request pass, whatever its limits are. That a request meets too many limits is an
+    /// [`Answer::refused`] instead, because it was matched.
     pub async fn decide<'r, F: Future>(
         &self,
         request: impl Fn() -> RequestAttributes<'r>,
@@ -148,7 +149,7 @@ impl Engine {
     /// refuses.
     ///
     /// # Errors
-    /// What is wrong with the question, in a sentence.
+    /// The question is wrong. A sentence says how.
     pub async fn page(&self, page: Page, question: &[u8], validate: Validate) -> Result<String, String> {
         page.read(&self.publisher.current(), question, validate).await
     }

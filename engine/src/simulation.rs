@@ -16,8 +16,8 @@ use smallvec::SmallVec;
 use crate::engine::{Engine, EngineOptions};
 use crate::limit::decide::{Admission, Decided, decide};
 use crate::limit::index::LimitIndex;
-use crate::limit::load::Load;
 use crate::limit::matching::{MatchedLimits, attributes};
+use crate::limit::rates::Load;
 use crate::publish::publisher::Publisher;
 use crate::startup_policy::StartupPolicy;
 

@@ -132,12 +132,7 @@ impl Proxy {
             self.engine.decide(|| attributes(&request, client.peer, client.proxied), stopping).await;
         let mut answer = match decided {
             Ok(answer) => answer,
-            Err(Refused::NoPolicies) => {
-                self.metrics.refused_request(NO_POLICIES);
-                return reject(client, request, format.no_policies());
-            }
-            Err(Refused::AmbiguousPath) => return self.refuse(format, InvalidRequest::AmbiguousPath),
-            Err(Refused::TooManyLimits) => return self.refuse(format, InvalidRequest::TooManyLimits),
+            Err(refused) => return self.refuse_by_policies(client, format, request, refused),
         };
         let latency =
             if answer.may_queue() { &self.metrics.queued_latency } else { &self.metrics.added_latency };
@@ -145,8 +140,8 @@ impl Proxy {
         if let Some(span) = &mut span {
             span.decided(&answer.summary());
         }
-        if answer.refused().is_some() {
-            return self.refuse(format, InvalidRequest::TooManyLimits);
+        if let Some(refused) = answer.refused() {
+            return self.refuse_by_policies(client, format, request, refused);
         }
         if let Some(rejection) = answer.rejection(format, self.reveal) {
             return reject(client, request, rejection);
@@ -303,6 +298,24 @@ impl Proxy {
                 });
                 failure::bad_gateway(format, &detail).map(ResponseBody::own)
             }
+        }
+    }
+
+    /// Returns the response to a request that the policies refuse whatever its limits are.
+    fn refuse_by_policies(
+        &self,
+        client: &Connection,
+        format: ResponseFormat,
+        request: Request<ClientBody>,
+        refused: Refused,
+    ) -> Response<ResponseBody> {
+        match refused {
+            Refused::NoPolicies => {
+                self.metrics.refused_request(NO_POLICIES);
+                reject(client, request, format.no_policies())
+            }
+            Refused::AmbiguousPath => self.refuse(format, InvalidRequest::AmbiguousPath),
+            Refused::TooManyLimits => self.refuse(format, InvalidRequest::TooManyLimits),
         }
     }
 

@@ -73,10 +73,10 @@ pub struct Limit {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub plans: Vec<Plan>,
     /// Secrets and ConfigMaps with the plans of single clients. If a client has a line, its plan decides instead of `tiers` and
-    /// `rates`. Each line gives a plan to a client, without end or until a time: `acme: large` or `mallory: deny until
-    /// 2026-12-01T00:00:00Z`. The plan is one of
-    /// `plans`, or deny or unlimited. The client is the text of the first part of the key, or `sha256:` and the SHA-256 of
-    /// that text. Empty lines and those that begin with # are skipped. At most 250000 lines.
+    /// `rates`. Each line gives a plan to a client, without end or until a time: `acme: large` or
+    /// `mallory: deny until 2026-12-01T00:00:00Z`. The plan is one of `plans`, or deny or unlimited. The client is the text of the
+    /// first part of the key, or `sha256:` and the SHA-256 of that text. Empty lines and those that begin with # are skipped. At
+    /// most 250000 lines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 32))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]

@@ -93,8 +93,7 @@ pub struct RateLimitPolicySpec {
     #[serde(default)]
     pub on_store_failure: OnStoreFailure,
     /// Treatment of requests whose path begins with two slashes, or has an encoded slash, a backslash, a dot segment or octets
-    /// that are no UTF-8, which applications
-    /// understand in different ways:
+    /// that are no UTF-8, which applications understand in different ways:
     /// - Match (default): a limit matches if any reading of the path does.
     /// - Reject: such requests get the status 400, whatever limits they match. One policy with Reject is enough
     ///   for all requests to the pod. A policy in Shadow refuses nothing.

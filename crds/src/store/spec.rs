@@ -62,8 +62,7 @@ pub struct RateLimitStoreSpec {
     #[schemars(length(max = 16), regex(pattern = crate::duration::PATTERN))]
     pub latency_budget: Option<String>,
     /// Prefix of all keys: 1 to 64 visible ASCII characters without brackets, braces, backslashes and any of *?@. Stores that
-    /// share a Redis need different
-    /// prefixes. With another prefix, all counters start at zero.
+    /// share a Redis need different prefixes. With another prefix, all counters start at zero.
     #[serde(default = "default_prefix")]
     #[schemars(length(min = 1, max = 64), regex(pattern = "^[!-)+->A-Z^-z|~]+$"))]
     pub key_prefix: String,

@@ -17,11 +17,10 @@ use smallvec::SmallVec;
 
 use crate::limit::adaptive::AdaptiveLimit;
 use crate::limit::denied::DeniedClients;
-use crate::limit::load::Load;
 use crate::limit::mark::Mark;
 use crate::limit::names::RateNames;
 use crate::limit::queue::LimitQueue;
-use crate::limit::rates::{Boost, EffectiveRates};
+use crate::limit::rates::{Boost, EffectiveRates, Load};
 use crate::limit::slots::ConcurrencyLimit;
 use crate::metrics::limit::LimitMetrics;
 use crate::per_second::LastChosen;

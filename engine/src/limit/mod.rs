@@ -2,9 +2,9 @@
 //! it ends.
 //!
 //! In the order in which a request meets them:
-//! - [`snapshot`]: the compiled configuration; [`current`]: the one in use; [`index`]: the place of a limit in it.
+//! - [`snapshot`]: the compiled configuration, and the one in use; [`index`]: the place of a limit in it.
 //! - [`active`]: policies and limits as a snapshot holds them; [`rates`]: the rates of a limit that apply
-//!   right now, by the [`load`] of the application; [`names`]: their names in headers and messages.
+//!   right now, by the load of the application; [`names`]: their names in headers and messages.
 //! - [`matching`]: finds the limits that match a request and builds the key of each.
 //! - [`decide`]: admits, delays or denies the request: first by its [`adaptive`] limits, then by one check of
 //!   all its counters.
@@ -24,14 +24,12 @@ pub(crate) mod adaptive;
 pub(crate) mod check;
 pub(crate) mod check_stores;
 pub(crate) mod correction;
-pub(crate) mod current;
 pub(crate) mod decide;
 pub(crate) mod delay_queue;
 pub(crate) mod denial_log;
 pub(crate) mod denied;
 pub(crate) mod held;
 pub(crate) mod index;
-pub(crate) mod load;
 pub(crate) mod mark;
 pub(crate) mod matching;
 pub(crate) mod names;

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use http::HeaderName;
 use sluice_config::message::{MAX_SHADOW_DENIED, ShadowDenied};
 use sluice_config::path::Readings;
@@ -13,6 +14,7 @@ use sluice_config::policy::AmbiguousPaths;
 use sluice_config::prepared::index::LimitIndex as Index;
 use sluice_config::{KeySecret, PreparedPolicy, RequestAttributes};
 use smallvec::SmallVec;
+use tokio::sync::watch;
 
 use crate::limit::active::{ActiveLimit, ActivePolicy, Effect};
 use crate::limit::index::LimitIndex;
@@ -150,5 +152,33 @@ impl Snapshot {
                 gauge.set(i64::from(boost.applies()));
             }
         }
+    }
+}
+
+/// The snapshot that requests use now. It tells waiting requests when it has changed.
+#[derive(Debug)]
+pub(crate) struct CurrentSnapshot {
+    snapshot: ArcSwap<Snapshot>,
+    changes: watch::Sender<()>,
+}
+
+impl CurrentSnapshot {
+    pub(crate) fn new(snapshot: Snapshot) -> Self {
+        Self { snapshot: ArcSwap::from_pointee(snapshot), changes: watch::Sender::new(()) }
+    }
+
+    pub(crate) fn get(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
+    }
+
+    /// Replaces the snapshot for every request that arrives after this call.
+    pub(crate) fn set(&self, snapshot: Snapshot) {
+        self.snapshot.store(Arc::new(snapshot));
+        self.changes.send_replace(());
+    }
+
+    /// Observes changes of the snapshot.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
     }
 }

@@ -9,10 +9,9 @@ use sluice_config::store_access::StoreChoices;
 use sluice_config::{Nack, PreparedPolicy};
 
 use crate::limit::active::{ActiveLimit, ActivePolicy, LimitSource};
-use crate::limit::current::CurrentSnapshot;
-use crate::limit::load::Load;
+use crate::limit::rates::Load;
 use crate::limit::slots::Slots;
-use crate::limit::snapshot::Snapshot;
+use crate::limit::snapshot::{CurrentSnapshot, Snapshot};
 use crate::metrics::DecisionMetrics;
 use crate::publish::fit::{IdentifiedPolicy, fit};
 use crate::publish::replicas::ReplicaTable;

@@ -67,7 +67,7 @@ impl DrainWatch {
         }
     }
 
-    /// Does the same, for who keeps no watch.
+    /// Waits until no new connections may be accepted. The future owns the watch.
     pub(crate) async fn stopped(mut self) {
         self.stopping().await;
     }

@@ -1,5 +1,5 @@
 //! Responses that the sidecar writes itself, about requests that it does not forward or that the application does not answer.
-//! What a denial says is the engine's.
+//! The engine writes denials.
 //!
 //! - [`date`]: the time of a response. [`failure`]: one response for each reason.
 

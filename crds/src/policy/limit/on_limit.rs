@@ -67,8 +67,8 @@ pub struct Queue {
 #[serde(rename_all = "camelCase")]
 pub struct Mark {
     /// Name of the header, which begins with x-, such as x-rate-limited. Its value is the name of the policy, a slash and the
-    /// name of the limit; if several
-    /// limits mark a request, the header has several values. A header of this name in a request of a client is removed.
+    /// name of the limit; if several limits mark a request, the header has several values. A header of this name in a request
+    /// of a client is removed.
     #[schemars(length(min = 1, max = 128), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]
     pub header: String,
 }

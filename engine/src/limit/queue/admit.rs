@@ -13,12 +13,11 @@ use super::lines::{Answer, Charge};
 use super::ticket::{Ticket, Turn};
 use super::wait::Wait;
 use crate::limit::check_stores::check_all;
-use crate::limit::current::CurrentSnapshot;
 use crate::limit::decide::{Admission, Decided, count, decide};
 use crate::limit::index::LimitIndex;
 use crate::limit::matching::MatchedLimits;
 use crate::limit::slots::Slots;
-use crate::limit::snapshot::Snapshot;
+use crate::limit::snapshot::{CurrentSnapshot, Snapshot};
 use crate::limit::status::RateLimitStatus;
 
 /// Decides a request. It waits in the queues of its limits if it has to, and is matched again when the policies change. `find`

@@ -8,8 +8,7 @@
 //!
 //! A charge is settled as soon as everything is known: for a status code at the head of the response, for a cost in the body at
 //! its end. A request that is not forwarded costs nothing. A response that ends early costs what was seen of it, and no less
-//! than was charged. An outcome that
-//! stays unknown counts, or a client could evade the limit by leaving.
+//! than was charged. An outcome that stays unknown counts, or a client could evade the limit by leaving.
 
 pub(crate) mod charges;
 mod json_field;

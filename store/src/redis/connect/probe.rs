@@ -78,9 +78,8 @@ pub(crate) async fn read_view(
 
 /// Checks that the server runs the scripts within the budget: a slower one would close the circuit now, and
 /// the next calls would open it again. The calls name the key `named`, if there is one. `key` is a counter's key that the last
-/// connection failed on. If there
-/// is one, the function also checks that it can be written, so that a replica or a full server does not look
-/// healthy until the next check. Also returns the duration of a call.
+/// connection failed on. If there is one, the function also checks that it can be written, so that a replica or a full server
+/// does not look healthy until the next check. Also returns the duration of a call.
 pub(super) async fn verify(
     connection: &mut MultiplexedConnection,
     scripts: &Scripts,

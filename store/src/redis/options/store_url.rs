@@ -22,10 +22,9 @@ impl RedisOptions {
     /// - `unix:///PATH?db=DATABASE`: a single server on this machine, by the path of its socket.
     ///
     /// The scheme `rediss` instead of `redis` means TLS, also for sentinels. `valkey` and `valkeys` mean the same. The default
-    /// port is 6379, or
-    /// 26379 for sentinels; an IPv6 address is written in brackets. `USER:PASSWORD@` before the first host,
-    /// with special characters as `%XX`, is for the servers that hold counters. Credentials for sentinels
-    /// cannot be part of the URL.
+    /// port is 6379, or 26379 for sentinels; an IPv6 address is written in brackets. `USER:PASSWORD@` before the first host,
+    /// with special characters as `%XX`, is for the servers that hold counters. Credentials for sentinels cannot be part of the
+    /// URL.
     pub fn from_url(url: &str) -> Result<Self, OptionsError> {
         // A file or a Secret often ends with a newline.
         let (scheme, rest) = url.trim_ascii().split_once("://").ok_or(OptionsError::Scheme)?;
