@@ -34,10 +34,14 @@ async fn start() -> (Run, SocketAddr) {
 }
 
 async fn start_before(answer: fn(&str) -> String) -> (Run, SocketAddr) {
+    start_with(answer, &[]).await
+}
+
+async fn start_with(answer: fn(&str) -> String, environment: &[(&str, &str)]) -> (Run, SocketAddr) {
     let file = NamedTempFile::with_suffix(".yaml").unwrap();
     std::fs::write(file.path(), POLICY).unwrap();
     let arguments = ["--store", "memory", "--debug", "127.0.0.1:0"];
-    let run = Run::start_before(answer, file.path(), &arguments, &[]).await;
+    let run = Run::start_before(answer, file.path(), &arguments, environment).await;
     let debug = run.debug.unwrap();
     (run, debug)
 }
@@ -165,6 +169,23 @@ async fn a_denial_is_logged_with_what_operators_may_read() {
     let line = run.logged("limit=\"admin\"").await;
     assert!(line.contains(" client=\"all clients\" ") && line.contains(" path=\"/admin\" "), "{line}");
     assert!(!line.contains("trace="), "{line}");
+}
+
+#[tokio::test]
+async fn the_log_filter_of_the_documentation_leaves_out_denials_and_nothing_else() {
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md")).unwrap();
+    let (_, rest) = page.split_once("To leave denials out, set the [log level](install.md) `").unwrap();
+    let (filter, _) = rest.split_once('`').unwrap();
+    let answer = |_: &str| "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned();
+    let (run, _) = start_with(answer, &[("SLUICE_LOG", filter)]).await;
+    let mut last = String::new();
+    for _ in 0..3 {
+        last = get_with(run.address, "/", "x-customer: acme\r\n").await;
+    }
+    assert!(last.starts_with("HTTP/1.1 429 "), "{last}");
+    let log = run.end().await;
+    assert!(log.contains(" INFO ") && !log.contains("was denied"), "{filter}: {log}");
 }
 
 #[tokio::test]

@@ -10,6 +10,9 @@ use crate::limit::index::LimitIndex;
 use crate::limit::snapshot::Snapshot;
 use crate::per_second::LogSampler;
 
+/// The name of these lines in log filters, wherever this file is. `docs/operations.md` tells it.
+const TARGET: &str = "sluice::denials";
+
 /// A denied request, in words.
 #[derive(Debug)]
 pub(crate) struct DeniedRequest<'a> {
@@ -35,7 +38,7 @@ impl DenialLog {
         now: Instant,
         describe: impl FnOnce() -> DeniedRequest<'a>,
     ) {
-        if !tracing::enabled!(tracing::Level::INFO) {
+        if !tracing::enabled!(target: TARGET, tracing::Level::INFO) {
             return;
         }
         let active = snapshot.limit(index);
@@ -49,6 +52,7 @@ impl DenialLog {
         };
         let DeniedRequest { client, path, trace } = describe();
         tracing::info!(
+            target: TARGET,
             policy = policy.qualified_name(),
             limit,
             client = &*client,
