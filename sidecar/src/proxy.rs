@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::http2::interim::{self, Passing};
 use crate::inbound::client_body::ClientBody;
-use crate::inbound::drain::DrainWatch;
+use sluice_host::drain::DrainWatch;
 use crate::inbound::protocol::Protocol;
 use crate::inbound::validate::{InvalidRequest, validate};
 use crate::metrics::ended::EndReason;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sluice_crds::checks::installation::InstallationArgs;
 use sluice_sidecar::Upstream;
 use sluice_sidecar::process::args::{TraceArgs, duration};
-use sluice_sidecar::process::logging::LogFormat;
+use sluice_host::logging::LogFormat;
 
 use crate::run::store::StoreArgs;
 

@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::inbound::client_stream::ClientStream;
-use crate::inbound::drain::{self, DrainWatch};
+use sluice_host::drain::{self, DrainWatch};
 use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::protocol::Protocol;
 use crate::inbound::table::exchange::{Exchange, WatchedBody};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sluice_config::trace_options::{CollectorUrl, SampleRatio};
 use sluice_store::Clock;
 
-use crate::capacity;
+use sluice_host::capacity;
 use crate::inbound::head_timeout::{HTTP2_IDLE_TIMEOUT, IDLE_TIMEOUT};
 use crate::upstream::address::Upstream;
 use sluice_engine::StartupPolicy;

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 
 use crate::inbound::client_body::ClientBody;
 use crate::inbound::client_stream::ClientStream;
-use crate::inbound::drain::DrainWatch;
+use sluice_host::drain::DrainWatch;
 use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::protocol::{self, Detected, Protocol};
 use crate::inbound::table::activity::Stage;

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::inbound::drain::DrainWatch;
+use sluice_host::drain::DrainWatch;
 use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::table::ConnectionTable;
 use crate::metrics::registry::Metrics;

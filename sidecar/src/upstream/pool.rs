@@ -11,7 +11,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 
-use crate::capacity::MAX_BUFFER;
+use sluice_host::capacity::MAX_BUFFER;
 use crate::upstream::application::Application;
 use crate::upstream::application::stream::ApplicationStream;
 use crate::upstream::dial::{CONNECT_TIMEOUT, dial};

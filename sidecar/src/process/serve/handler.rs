@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::{Request, Response, StatusCode};
 
 use crate::inbound::client_body::ClientBody;
-use crate::inbound::guard::{Panicked, guard};
+use sluice_host::guard::{Panicked, guard};
 use crate::inbound::table::activity::Activity;
 use crate::proxy::Proxy;
 use crate::proxy::connection::Connection;

@@ -12,9 +12,9 @@ use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper_util::rt::TokioIo;
 
-use crate::capacity::MAX_BUFFER;
+use sluice_host::capacity::MAX_BUFFER;
 use crate::inbound::client_stream::ClientStream;
-use crate::inbound::drain::DrainWatch;
+use sluice_host::drain::DrainWatch;
 use crate::inbound::head_timeout::{HeadTimeout, HeadTimeouts};
 use crate::inbound::table::activity::Activity;
 use crate::metrics::ended::EndReason;
