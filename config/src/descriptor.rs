@@ -159,7 +159,8 @@ impl RateUnit {
         let seconds = rate.period.millis().div_ceil(1000);
         let mut units = Self::ALL;
         units.sort_by_key(|unit| std::cmp::Reverse(unit.seconds()));
-        let unit = units.into_iter().find(|unit| seconds.is_multiple_of(unit.seconds())).unwrap_or(Self::Second);
+        let unit =
+            units.into_iter().find(|unit| seconds.is_multiple_of(unit.seconds())).unwrap_or(Self::Second);
         (unit, u32::try_from(seconds / unit.seconds()).unwrap_or(u32::MAX))
     }
 }
@@ -178,7 +179,13 @@ impl Found<'_> {
     #[must_use]
     pub fn key(&self, pairs: &[Pair<'_>], secret: &KeySecret) -> u128 {
         let shared = self.shared_values.iter().copied().chain(std::iter::repeat(None));
-        hash(pairs.iter().zip(shared).map(|(pair, shared)| Pair { value: shared.unwrap_or(pair.value), ..*pair }), secret)
+        hash(
+            pairs
+                .iter()
+                .zip(shared)
+                .map(|(pair, shared)| Pair { value: shared.unwrap_or(pair.value), ..*pair }),
+            secret,
+        )
     }
 }
 
@@ -261,7 +268,8 @@ impl DescriptorRules {
 impl Node {
     fn has(&self, composite: &str) -> bool {
         self.children.contains_key(composite.as_bytes())
-            || composite.contains('*') && self.patterns.iter().any(|(known, _)| *known == Pattern::new(composite))
+            || composite.contains('*')
+                && self.patterns.iter().any(|(known, _)| *known == Pattern::new(composite))
     }
 
     fn child(&mut self, composite: &str) -> &mut Self {
@@ -277,7 +285,8 @@ impl Node {
     }
 
     fn next(&self, composite: &[u8], key: &[u8]) -> Option<&Self> {
-        let by_pattern = || self.patterns.iter().find(|(pattern, _)| pattern.matches(composite)).map(|(_, node)| node);
+        let by_pattern =
+            || self.patterns.iter().find(|(pattern, _)| pattern.matches(composite)).map(|(_, node)| node);
         self.children.get(composite).or_else(by_pattern).or_else(|| self.children.get(key))
     }
 }

@@ -5,7 +5,7 @@
 //! - No hits look at a counter, which denies while nothing is left. Negative hits give back.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures::future::{join, join_all};
 use http::HeaderMap;
@@ -13,7 +13,10 @@ use sluice_config::descriptor::{Found, Pair, RateUnit, RuleAllowance, describe, 
 use sluice_config::policy::{Consistency, Mode};
 use sluice_config::prepared::Domain;
 use sluice_limiter::{Algorithm, Burst, Decision, Rate, Requests};
-use sluice_store::{CheckOutcome, KeyHash, LimitPlan, LimitSpec, MAX_COUNTERS, PlannedCounter, Reservation, Source, StoreError};
+use sluice_store::{
+    CheckOutcome, KeyHash, LimitPlan, LimitSpec, MAX_COUNTERS, PlannedCounter, Reservation, Source,
+    StoreError,
+};
 use smallvec::SmallVec;
 
 use crate::answer::Refused;
@@ -27,7 +30,8 @@ use crate::stores::limiter_handle::LimiterHandle;
 use crate::traceparent::trace_of;
 
 /// Keys of pairs whose values operators may read: they are no secrets of clients.
-const PUBLIC_KEYS: [&[u8]; 4] = [b"remote_address", b"masked_remote_address", b"generic_key", b"destination_cluster"];
+const PUBLIC_KEYS: [&[u8]; 4] =
+    [b"remote_address", b"masked_remote_address", b"generic_key", b"destination_cluster"];
 
 /// A question about the descriptors of one request.
 #[derive(Debug)]
@@ -243,7 +247,8 @@ fn group(
     for (n, descriptor) in question.descriptors.iter().enumerate() {
         let allowance = rule(n).map(|rule| rule.allowance);
         if allowance == Some(RuleAllowance::Unlimited) {
-            statuses[n] = Status { outcome: Outcome::Unlimited, limit: None, remaining: u64::MAX, reset_seconds: 0 };
+            statuses[n] =
+                Status { outcome: Outcome::Unlimited, limit: None, remaining: u64::MAX, reset_seconds: 0 };
             continue;
         }
         if rule(n).is_some_and(|rule| is_replaced(&rule.name)) {
@@ -260,7 +265,7 @@ fn group(
             let is_quota = rule(n).is_some_and(|rule| rule.is_quota);
             let outcome = if is_quota { Outcome::QuotaExceeded } else { Outcome::OverLimit };
             groups.is_denied |= !is_quota && !question.is_shadow;
-            statuses[n] = Status { outcome, limit, remaining: 0, reset_seconds: unit.seconds() };
+            statuses[n] = Status { outcome, limit, remaining: 0, reset_seconds: until_next(unit) };
             continue;
         }
         let number = match (found[n].as_ref().map(|found| found.rule.allowance), descriptor.rate) {
@@ -283,8 +288,8 @@ fn group(
             Hits::Used(hits) | Hits::GivenBack(hits) => hits.min(sluice_limiter::MAX_COUNT),
         };
         let is_quota = rule(n).is_some_and(|rule| rule.is_quota);
-        let is_observed = descriptor.rate.is_none()
-            && policy.prepared.limits[usize::from(number)].mode == Mode::Shadow;
+        let is_observed =
+            descriptor.rate.is_none() && policy.prepared.limits[usize::from(number)].mode == Mode::Shadow;
         let checked = Checked {
             positions: SmallVec::from_slice(&[n]),
             limit,
@@ -304,6 +309,12 @@ fn group(
     groups
 }
 
+/// Returns the time until a unit of time begins anew, in seconds.
+fn until_next(unit: RateUnit) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    unit.seconds() - now % unit.seconds()
+}
+
 /// Adds a descriptor to those that are checked together, in which no counter occurs twice.
 fn add(asked: &mut SmallVec<[Checked; 2]>, checked: Checked) {
     let same = |other: &&mut Checked| {
@@ -319,7 +330,12 @@ fn add(asked: &mut SmallVec<[Checked; 2]>, checked: Checked) {
 }
 
 /// Returns the plan of a limit with the rate that a descriptor brings along. It counts in the same counters.
-fn override_plan(snapshot: &Snapshot, limit: LimitIndex, policy: &ActivePolicy, rate: OverrideRate) -> Arc<LimitPlan> {
+fn override_plan(
+    snapshot: &Snapshot,
+    limit: LimitIndex,
+    policy: &ActivePolicy,
+    rate: OverrideRate,
+) -> Arc<LimitPlan> {
     let base = &snapshot.limit(limit).base().plan;
     let (Ok(requests), Ok(period)) = (
         Requests::new(u64::from(rate.requests)),
@@ -356,7 +372,10 @@ impl Context<'_, '_> {
         for chunk in asked.chunks(MAX_COUNTERS) {
             let counters: SmallVec<[PlannedCounter; 2]> = chunk
                 .iter()
-                .map(|one| PlannedCounter { cost: if admitted { one.counter.cost } else { 0 }, ..one.counter.clone() })
+                .map(|one| PlannedCounter {
+                    cost: if admitted { one.counter.cost } else { 0 },
+                    ..one.counter.clone()
+                })
                 .collect();
             let result = self.limiter.check_within(&counters, self.question.budget).await;
             admitted &= matches!(&result, Ok(outcome) if outcome.response.admitted);
@@ -372,7 +391,10 @@ impl Context<'_, '_> {
             }
             let mut decided = result.map(decided);
             for one in chunk {
-                let own = decided.as_mut().map(|decided| take(decided, &one.counter)).map_err(|error| error.as_str());
+                let own = decided
+                    .as_mut()
+                    .map(|decided| take(decided, &one.counter))
+                    .map_err(|error| error.as_str());
                 self.record(one, own, false, answer);
             }
         }
@@ -398,14 +420,14 @@ impl Context<'_, '_> {
 
     /// Gives hits back, down to none.
     async fn give_back(&self, counter: &PlannedCounter) -> Result<Decided, &'static str> {
-        let mut decided = self.check_alone(&PlannedCounter { cost: 0, ..counter.clone() }).await?;
+        let look = PlannedCounter { cost: 0, ..counter.clone() };
+        let before = self.check_alone(&look).await?;
         let hits = i64::try_from(counter.cost).unwrap_or(i64::MAX);
-        self.limiter.settle(counter, decided.reservation(), -hits).await.map_err(|error| error.as_str())?;
-        for decision in &mut decided.decisions {
-            decision.remaining = decision.remaining.saturating_add(counter.cost).min(decision.limit);
-            decision.admitted = true;
-        }
-        Ok(decided)
+        self.limiter.settle(counter, before.reservation(), -hits).await.map_err(|error| error.as_str())?;
+        let mut after = self.check_alone(&look).await?;
+        // Giving back is never denied.
+        after.decisions.iter_mut().for_each(|decision| decision.admitted = true);
+        Ok(after)
     }
 
     fn is_observed(&self, one: &Checked) -> bool {
@@ -413,7 +435,13 @@ impl Context<'_, '_> {
     }
 
     /// Writes the statuses of the descriptors of a counter, and counts the decision.
-    fn record(&self, one: &Checked, result: Result<Decided, &'static str>, observes: bool, answer: &mut Answer) {
+    fn record(
+        &self,
+        one: &Checked,
+        result: Result<Decided, &'static str>,
+        observes: bool,
+        answer: &mut Answer,
+    ) {
         let active = self.snapshot.limit(one.limit);
         let metrics = &active.metrics;
         let Some(rate) = one.counter.limit.spec.rates.first() else { return };
@@ -427,7 +455,11 @@ impl Context<'_, '_> {
                     Algorithm::FixedWindow(_) => micros - at % micros,
                     _ => decision.reset,
                 };
-                let remaining = if decision.admitted { decision.remaining } else { decision.remaining.min(limit.requests) };
+                let remaining = if decision.admitted {
+                    decision.remaining
+                } else {
+                    decision.remaining.min(limit.requests)
+                };
                 (decision.admitted, remaining, reset, failure, by_local_quota)
             }
             Err(failure) => (false, 0, rate.period.micros(), Some(failure), false),
@@ -459,8 +491,12 @@ impl Context<'_, '_> {
         // What is denied has nothing left for a gateway.
         let remaining = if has_room { remaining } else { 0 };
         for &position in &one.positions {
-            answer.statuses[position] =
-                Status { outcome, limit: Some(limit.clone()), remaining, reset_seconds: reset.div_ceil(1_000_000) };
+            answer.statuses[position] = Status {
+                outcome,
+                limit: Some(limit.clone()),
+                remaining,
+                reset_seconds: reset.div_ceil(1_000_000),
+            };
         }
     }
 
@@ -493,6 +529,7 @@ fn decided(outcome: CheckOutcome) -> Decided {
 
 /// Takes the decisions of the first counter.
 fn take(decided: &mut Decided, counter: &PlannedCounter) -> Decided {
-    let own = decided.decisions.drain(..counter.limit.spec.rates.len().min(decided.decisions.len())).collect();
+    let own =
+        decided.decisions.drain(..counter.limit.spec.rates.len().min(decided.decisions.len())).collect();
     Decided { decisions: own, ..*decided }
 }

@@ -98,7 +98,10 @@ impl<H: Health> hyper::service::Service<Request<Incoming>> for Methods<H> {
                         Ok(response) => response,
                         Err(never) => match never {},
                     },
-                    _ => Status::unimplemented("no such method: the service has envoy.service.ratelimit.v3 and grpc.health.v1").into_http(),
+                    _ => Status::unimplemented(
+                        "no such method: the service has envoy.service.ratelimit.v3 and grpc.health.v1",
+                    )
+                    .into_http(),
                 }
             });
             Ok(answering.await.unwrap_or_else(|_| {

@@ -67,11 +67,19 @@ impl Metrics {
             loads.clone(),
         );
         let latency = Histogram::new(exponential_buckets(0.000_05, 2.0, 14));
-        registry.register("rls_seconds", "Time from the arrival of a question to its answer", latency.clone());
+        registry.register(
+            "rls_seconds",
+            "Time from the arrival of a question to its answer",
+            latency.clone(),
+        );
         let connections = Gauge::default();
         registry.register("rls_connections", "Open connections of gateways", connections.clone());
         let panics = Counter::default();
-        registry.register("panics", "Questions and connections that ended by a defect of the service", panics.clone());
+        registry.register(
+            "panics",
+            "Questions and connections that ended by a defect of the service",
+            panics.clone(),
+        );
         let answer = |answer| answers.get_or_create_owned(&AnswerLabels { answer });
         let load = |outcome| loads.get_or_create_owned(&OutcomeLabels { outcome });
         Self {
@@ -93,7 +101,11 @@ impl Metrics {
     }
 
     pub(crate) fn answered(&self, answer: &Answer, is_over_limit: bool) {
-        if is_over_limit { self.over_limit.inc() } else { self.ok.inc() };
+        if is_over_limit {
+            self.over_limit.inc()
+        } else {
+            self.ok.inc()
+        };
         if !answer.is_known_domain {
             self.unknown_domain.inc();
         }

@@ -17,7 +17,9 @@ use sluice_config::exposition::ExpositionFormat;
 use sluice_engine::{Engine, Page};
 use sluice_host::drain::DrainWatch;
 
-use crate::messages::{Entry, OK, OVER_LIMIT, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse};
+use crate::messages::{
+    Entry, OK, OVER_LIMIT, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse,
+};
 use crate::metrics::Metrics;
 use crate::rls::Rls;
 
@@ -49,7 +51,8 @@ impl Pages {
 
     /// Returns the pages about clients, and those of the admin port.
     pub(crate) fn debug(self) -> Router {
-        let clients = Router::new().fallback(clients).layer(DefaultBodyLimit::max(MAX_BODY)).with_state(self.clone());
+        let clients =
+            Router::new().fallback(clients).layer(DefaultBodyLimit::max(MAX_BODY)).with_state(self.clone());
         self.admin().merge(clients)
     }
 
@@ -204,10 +207,16 @@ impl JsonQuestion {
     fn into_request(self) -> Result<RateLimitRequest, String> {
         let descriptors = self.descriptors.into_iter().map(|descriptor| {
             let JsonDescriptor { entries, limit, hits_addend, is_negative_hits } = descriptor;
-            let entries = entries.into_iter().map(|JsonEntry { key, value }| Entry { key: key.into(), value: value.into() });
+            let entries = entries
+                .into_iter()
+                .map(|JsonEntry { key, value }| Entry { key: key.into(), value: value.into() });
             let limit = limit.map(|limit| {
-                let unit = RateUnit::from_name(&limit.unit).ok_or_else(|| format!("unknown unit {:?}", limit.unit))?;
-                Ok::<_, String>(RateLimitOverride { requests_per_unit: limit.requests_per_unit, unit: unit as i32 })
+                let unit = RateUnit::from_name(&limit.unit)
+                    .ok_or_else(|| format!("unknown unit {:?}", limit.unit))?;
+                Ok::<_, String>(RateLimitOverride {
+                    requests_per_unit: limit.requests_per_unit,
+                    unit: unit as i32,
+                })
             });
             let hits_addend = hits_addend.map(|hits| match hits {
                 Number::Number(hits) => Ok(hits),
@@ -240,16 +249,22 @@ impl From<RateLimitResponse> for JsonAnswer {
             current_limit: status.current_limit.map(|limit| JsonLimit {
                 name: limit.name,
                 requests_per_unit: limit.requests_per_unit,
-                unit: RateUnit::from_number(limit.unit).map_or("UNKNOWN", RateUnit::as_str).to_ascii_uppercase(),
+                unit: RateUnit::from_number(limit.unit)
+                    .map_or("UNKNOWN", RateUnit::as_str)
+                    .to_ascii_uppercase(),
             }),
             limit_remaining: status.limit_remaining,
-            duration_until_reset: status.duration_until_reset.map(|duration| format!("{}s", duration.seconds)),
+            duration_until_reset: status
+                .duration_until_reset
+                .map(|duration| format!("{}s", duration.seconds)),
         });
         let headers = response.response_headers_to_add.into_iter();
         Self {
             overall_code: code(response.overall_code),
             statuses: statuses.collect(),
-            response_headers_to_add: headers.map(|header| JsonEntry2 { key: header.key, value: header.value }).collect(),
+            response_headers_to_add: headers
+                .map(|header| JsonEntry2 { key: header.key, value: header.value })
+                .collect(),
         }
     }
 }

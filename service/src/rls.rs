@@ -6,11 +6,14 @@ use http::{HeaderMap, HeaderName};
 use prost_types::{ListValue, Struct, Value, value::Kind};
 use sluice_config::descriptor::{Pair, RateUnit};
 use sluice_engine::Engine;
-use sluice_engine::descriptors::{Answer, CurrentLimit as Limit, Descriptor, Hits, Outcome, OverrideRate, Question, Status};
+use sluice_engine::descriptors::{
+    Answer, CurrentLimit as Limit, Descriptor, Hits, Outcome, OverrideRate, Question, Status,
+};
 use smallvec::SmallVec;
 
 use crate::messages::{
-    CurrentLimit, DescriptorStatus, HeaderValue, OK, OVER_LIMIT, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
+    CurrentLimit, DescriptorStatus, HeaderValue, OK, OVER_LIMIT, RateLimitDescriptor, RateLimitRequest,
+    RateLimitResponse,
 };
 use crate::metrics::Metrics;
 
@@ -85,10 +88,12 @@ impl Rls {
 
     fn response(&self, request: &RateLimitRequest, answer: &Answer) -> RateLimitResponse {
         let options = &self.options;
-        let is_quota = |outcome| {
-            outcome == Outcome::QuotaExceeded || outcome == Outcome::OverLimit && options.quota
-        };
-        let denies = answer.statuses.iter().any(|status| status.outcome == Outcome::OverLimit && !is_quota(status.outcome));
+        let is_quota =
+            |outcome| outcome == Outcome::QuotaExceeded || outcome == Outcome::OverLimit && options.quota;
+        let denies = answer
+            .statuses
+            .iter()
+            .any(|status| status.outcome == Outcome::OverLimit && !is_quota(status.outcome));
         let overall_code = if denies && !options.shadow { OVER_LIMIT } else { OK };
         let statuses = answer.statuses.iter().map(|status| {
             let is_over = status.outcome == Outcome::OverLimit && !is_quota(status.outcome);
@@ -104,7 +109,12 @@ impl Rls {
             let exceeded = (0..).zip(&answer.statuses).filter(|(_, status)| is_quota(status.outcome));
             metadata(request, exceeded.map(|(n, _)| f64::from(n)).collect())
         });
-        RateLimitResponse { overall_code, statuses: statuses.collect(), response_headers_to_add, dynamic_metadata }
+        RateLimitResponse {
+            overall_code,
+            statuses: statuses.collect(),
+            response_headers_to_add,
+            dynamic_metadata,
+        }
     }
 }
 
@@ -160,7 +170,8 @@ fn nearest(statuses: &[Status]) -> Option<(&Limit, &Status)> {
 
 /// Returns what the answer tells other filters of the gateway, as ratelimit does.
 fn metadata(request: &RateLimitRequest, exceeded: Vec<f64>) -> Struct {
-    let text = |text: &[u8]| Value { kind: Some(Kind::StringValue(String::from_utf8_lossy(text).into_owned())) };
+    let text =
+        |text: &[u8]| Value { kind: Some(Kind::StringValue(String::from_utf8_lossy(text).into_owned())) };
     let number = |number| Value { kind: Some(Kind::NumberValue(number)) };
     let list = |values| Value { kind: Some(Kind::ListValue(ListValue { values })) };
     let descriptors = request.descriptors.iter().map(|descriptor| {
@@ -215,7 +226,9 @@ mod tests {
 
     #[test]
     fn the_store_has_three_quarters_of_the_callers_time() {
-        for (text, millis) in [("20m", 15), ("1S", 750), ("8000u", 6), ("", 15), ("12x", 15), ("123456789m", 15), ("m", 15)] {
+        for (text, millis) in
+            [("20m", 15), ("1S", 750), ("8000u", 6), ("", 15), ("12x", 15), ("123456789m", 15), ("m", 15)]
+        {
             let headers = HeaderMap::from_iter([("grpc-timeout".parse().unwrap(), text.parse().unwrap())]);
             assert_eq!(budget(&headers), Duration::from_millis(millis), "{text}");
         }
@@ -225,7 +238,8 @@ mod tests {
     #[test]
     fn hits_above_one_were_used_and_those_of_the_request_are_for_descriptors_without_any() {
         let hits = |own: Option<u64>, of_request, is_negative_hits| {
-            let one = RateLimitDescriptor { hits_addend: own, is_negative_hits, ..RateLimitDescriptor::default() };
+            let one =
+                RateLimitDescriptor { hits_addend: own, is_negative_hits, ..RateLimitDescriptor::default() };
             descriptor(&one, of_request).hits
         };
         assert_eq!(hits(None, 0, false), Hits::One);

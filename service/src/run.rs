@@ -50,7 +50,8 @@ pub fn run(get: &dyn Fn(&str) -> Option<String>) -> Result<(), RunError> {
 
 /// Runs a service until a signal arrives.
 pub async fn serve(settings: Settings, drain_delay: Duration) -> Result<(), RunError> {
-    let Settings { options, store, source, compile, replicas, starts_without_rules, log: _, ignored } = settings;
+    let Settings { options, store, source, compile, replicas, starts_without_rules, log: _, ignored } =
+        settings;
     ignored.iter().for_each(|line| tracing::info!("{line}"));
     warn(&store, options.tls.is_some());
     let mut signals = Signals::new()?;
@@ -78,7 +79,9 @@ pub async fn serve(settings: Settings, drain_delay: Duration) -> Result<(), RunE
 /// Says what an operator should know about the settings.
 fn warn(store: &StoreChoice, has_tls: bool) {
     if !has_tls {
-        tracing::warn!("the gRPC port speaks no TLS: whoever reaches it may ask about all domains, as with ratelimit");
+        tracing::warn!(
+            "the gRPC port speaks no TLS: whoever reaches it may ask about all domains, as with ratelimit"
+        );
     }
     match store {
         StoreChoice::Access(access) if access.key_secret == crate::compat::settings::unkeyed() => {
@@ -88,7 +91,9 @@ fn warn(store: &StoreChoice, has_tls: bool) {
             );
         }
         StoreChoice::Memory => {
-            tracing::warn!("counters are in the memory of this process: with several replicas, each has its own");
+            tracing::warn!(
+                "counters are in the memory of this process: with several replicas, each has its own"
+            );
         }
         StoreChoice::Access(_) | StoreChoice::Unconfigured => {}
     }
@@ -130,37 +135,48 @@ impl Loader {
 }
 
 /// A source that is followed.
-enum Followed {
+#[derive(Debug)]
+pub struct Followed(Kind);
+
+#[derive(Debug)]
+enum Kind {
     Files(FollowedDirectory),
     Xds(Box<xds::XdsServer>),
 }
 
 impl Followed {
-    fn new(source: Source) -> Self {
+    /// Begins to follow a source.
+    #[must_use]
+    pub fn new(source: Source) -> Self {
         match source {
-            Source::Files(directory) => Self::Files(FollowedDirectory::new(directory)),
-            Source::Xds(server) => Self::Xds(server),
+            Source::Files(directory) => Self(Kind::Files(FollowedDirectory::new(directory))),
+            Source::Xds(server) => Self(Kind::Xds(server)),
         }
     }
 
     /// Returns the first configuration, if it can be read now.
-    fn first(&mut self) -> Result<Option<Vec<(String, DomainConfig)>>, ConfigError> {
-        match self {
-            Self::Files(directory) => directory.changed().transpose(),
-            Self::Xds(_) => Ok(None),
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn first(&mut self) -> Result<Option<Vec<(String, DomainConfig)>>, ConfigError> {
+        match &mut self.0 {
+            Kind::Files(directory) => directory.changed().transpose(),
+            Kind::Xds(_) => Ok(None),
         }
     }
 
     /// Takes changes over. Never returns.
-    async fn follow(self, loader: Loader) {
-        match self {
-            Self::Files(mut directory) => loop {
-                if let Some(Err(error)) = directory.changed().map(|read| read.and_then(|configs| loader.load(&configs))) {
+    pub async fn follow(self, loader: Loader) {
+        match self.0 {
+            Kind::Files(mut directory) => loop {
+                if let Some(Err(error)) =
+                    directory.changed().map(|read| read.and_then(|configs| loader.load(&configs)))
+                {
                     tracing::error!(%error, "the configuration is rejected: the previous one stays");
                 }
                 tokio::time::sleep(READ_EVERY).await;
             },
-            Self::Xds(server) => xds::follow(*server, |configs| loader.load(&configs)).await,
+            Kind::Xds(server) => xds::follow(*server, |configs| loader.load(&configs)).await,
         }
     }
 }

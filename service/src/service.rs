@@ -138,7 +138,11 @@ pub struct Publication {
 
 impl Publication {
     /// Activates these policies, and no others, and shows `rules` as what is in force.
-    pub fn publish(&self, policies: &[(PolicyUid, Arc<PreparedPolicy>)], rules: String) -> Vec<(PolicyUid, Nack)> {
+    pub fn publish(
+        &self,
+        policies: &[(PolicyUid, Arc<PreparedPolicy>)],
+        rules: String,
+    ) -> Vec<(PolicyUid, Nack)> {
         let nacked = self.engine.publisher().publish(&self.stores, policies);
         self.rules.store(Arc::new(rules));
         self.metrics.loaded(nacked.is_empty());
@@ -265,7 +269,17 @@ impl Service {
             thread.spawn(run).map_err(StartError::Worker)?;
             workers.push(ended);
         }
-        Ok(Self { grpc: bound, pages: addresses, engine, metrics, rules, health, drain: signal, workers, tasks })
+        Ok(Self {
+            grpc: bound,
+            pages: addresses,
+            engine,
+            metrics,
+            rules,
+            health,
+            drain: signal,
+            workers,
+            tasks,
+        })
     }
 
     /// Returns what publishes configurations, whose counters are in one store.
@@ -358,7 +372,10 @@ impl<H: Health> Acceptor<H> {
         };
         connections.close();
         if tokio::time::timeout_at(deadline, connections.wait()).await.is_err() {
-            tracing::warn!(connections = connections.len(), "the grace period is over, closing the remaining connections");
+            tracing::warn!(
+                connections = connections.len(),
+                "the grace period is over, closing the remaining connections"
+            );
         }
         deadline
     }
@@ -369,7 +386,9 @@ impl<H: Health> Acceptor<H> {
         async move {
             let _open = Open::new(methods.rls.metrics.connections.clone());
             let _ = stream.set_nodelay(true);
-            let Some(certificates) = certificates else { return grpc::serve(stream, methods, age, drain).await };
+            let Some(certificates) = certificates else {
+                return grpc::serve(stream, methods, age, drain).await;
+            };
             let acceptor = TlsAcceptor::from(certificates.config());
             match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
                 Ok(Ok(stream)) => {
@@ -402,4 +421,3 @@ impl Drop for Open {
         self.0.dec();
     }
 }
-

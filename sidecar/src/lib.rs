@@ -25,9 +25,9 @@ mod socket;
 mod trace;
 mod upstream;
 
-pub use sluice_host::guard::abort_on_other_panics;
 pub use process::options::{Options, Route};
 pub use process::sidecar::{BoundSidecar, Sidecar, StartError};
 pub use sluice_engine::{Publisher, StartupPolicy};
+pub use sluice_host::guard::abort_on_other_panics;
 pub use upstream::address::{InvalidUpstream, Upstream};
 pub use upstream::application::Applications;

@@ -64,9 +64,9 @@ impl Snapshot {
         let places =
             for_requests().flat_map(|(p, policy)| (0..).zip(&policy.limits).map(move |(l, _)| (p, l)));
         let places = places.collect();
-        let domains = (0..).zip(&*policies).filter_map(|(p, policy)| {
-            Some((policy.prepared.domain.as_ref()?.name.as_bytes().into(), p))
-        });
+        let domains = (0..)
+            .zip(&*policies)
+            .filter_map(|(p, policy)| Some((policy.prepared.domain.as_ref()?.name.as_bytes().into(), p)));
         let domains = Arc::new(domains.collect());
         let limits = policies.iter().flat_map(|policy| &policy.prepared.limits);
         let mark_headers: HashSet<_> = limits.filter_map(|limit| limit.mark.clone()).collect();

@@ -10,8 +10,8 @@ use sluice_config::descriptor::{DescriptorRules, Level, RateUnit, Rule, RuleAllo
 use sluice_config::key::{KeyPart, OnMissing};
 use sluice_config::message::PolicyUid;
 use sluice_config::policy::{
-    AmbiguousPaths, CompiledLimit, CompiledPolicy, Consistency, DEFAULT_STORE, Hints, LimitKind, Mode, OnStoreFailure,
-    Rates,
+    AmbiguousPaths, CompiledLimit, CompiledPolicy, Consistency, DEFAULT_STORE, Hints, LimitKind, Mode,
+    OnStoreFailure, Rates,
 };
 use sluice_config::prepared::Domain;
 use sluice_limiter::{Algorithm, Burst, Period, Rate, Requests};
@@ -71,7 +71,8 @@ impl AlgorithmName {
             Self::FixedWindow => Algorithm::FIXED_WINDOW,
             Self::SlidingWindowCounter => Algorithm::SLIDING_WINDOW,
             Self::SlidingWindowLog => Algorithm::SlidingWindowLog { min_interval: 0 },
-            Self::TokenBucket => Burst::new(requests).map_or(Algorithm::SLIDING_WINDOW, |burst| Algorithm::TokenBucket { burst }),
+            Self::TokenBucket => Burst::new(requests)
+                .map_or(Algorithm::SLIDING_WINDOW, |burst| Algorithm::TokenBucket { burst }),
         }
     }
 }
@@ -125,7 +126,10 @@ struct Builder {
 ///
 /// # Errors
 /// A rule is wrong. Nothing is to be published then.
-pub fn compile(configs: &[(String, DomainConfig)], options: &CompileOptions) -> Result<Compiled, ConfigError> {
+pub fn compile(
+    configs: &[(String, DomainConfig)],
+    options: &CompileOptions,
+) -> Result<Compiled, ConfigError> {
     let mut domains = BTreeMap::<&str, Builder>::new();
     for (file, config) in configs {
         let failed = |reason: String| ConfigError { file: file.clone(), reason };
@@ -145,7 +149,8 @@ pub fn compile(configs: &[(String, DomainConfig)], options: &CompileOptions) -> 
             return Err(failed(format!("more than {MAX_DOMAINS} domains")));
         }
     }
-    let mut compiled = Compiled { policies: Vec::new(), rules: String::new(), count: 0, warnings: Vec::new() };
+    let mut compiled =
+        Compiled { policies: Vec::new(), rules: String::new(), count: 0, warnings: Vec::new() };
     for (name, builder) in domains {
         let Builder { domain: _, mut limits, rules, dump, count, has_detailed_metrics } = builder;
         compiled.rules += &dump;
@@ -233,7 +238,9 @@ impl Builder {
             };
             let name = if name.is_empty() { composite.clone() } else { format!("{name}.{composite}") };
             if descriptor.share_threshold && !descriptor.value.ends_with('*') {
-                return Err(format!("{field}.share_threshold: only for a value that ends with *, such as files*"));
+                return Err(format!(
+                    "{field}.share_threshold: only for a value that ends with *, such as files*"
+                ));
             }
             let level = Level {
                 key: &descriptor.key,
@@ -242,7 +249,9 @@ impl Builder {
             };
             path.push(level);
             let rule = match &descriptor.rate_limit {
-                Some(rate_limit) => Some(self.rule(descriptor, rate_limit, path, (&field, &name), options)?),
+                Some(rate_limit) => {
+                    Some(self.rule(descriptor, rate_limit, path, (&field, &name), options)?)
+                }
                 None => None,
             };
             self.has_detailed_metrics |= descriptor.detailed_metric || descriptor.value_to_metric;
@@ -275,7 +284,9 @@ impl Builder {
             }
         }
         let allowance = match (*unlimited, known, *requests_per_unit) {
-            (true, Some(_), _) => return Err(format!("{field}.rate_limit.unit: not allowed beside unlimited: true")),
+            (true, Some(_), _) => {
+                return Err(format!("{field}.rate_limit.unit: not allowed beside unlimited: true"));
+            }
             (true, None, _) => RuleAllowance::Unlimited,
             (false, None, _) => {
                 let units = RateUnit::ALL.map(RateUnit::as_str).join(", ");
@@ -285,8 +296,10 @@ impl Builder {
             (false, Some(unit), requests) => {
                 let of_field = |error: String| format!("{field}.rate_limit: {error}");
                 let rate = Rate {
-                    requests: Requests::new(u64::from(requests)).map_err(|error| of_field(error.to_string()))?,
-                    period: Period::from_millis(unit.seconds() * 1000).map_err(|error| of_field(error.to_string()))?,
+                    requests: Requests::new(u64::from(requests))
+                        .map_err(|error| of_field(error.to_string()))?,
+                    period: Period::from_millis(unit.seconds() * 1000)
+                        .map_err(|error| of_field(error.to_string()))?,
                     algorithm: options.algorithm.for_requests(u64::from(requests)),
                     soft: None,
                     count_denied: false,

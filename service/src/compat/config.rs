@@ -109,7 +109,8 @@ impl DomainConfig {
     /// # Errors
     /// It is no YAML, or has a field that is not known. The reason names line and column.
     pub fn from_yaml(yaml: &str) -> Result<Self, String> {
-        serde_saphyr::from_str(yaml).map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())
+        serde_saphyr::from_str(yaml)
+            .map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())
     }
 }
 
@@ -139,7 +140,8 @@ impl From<ConfigRateLimit> for RateLimit {
         Self {
             requests_per_unit: config.requests_per_unit,
             // A number that is not known has no name, which is refused later.
-            unit: RateUnit::from_number(config.unit).map_or_else(String::new, |unit| unit.as_str().to_owned()),
+            unit: RateUnit::from_number(config.unit)
+                .map_or_else(String::new, |unit| unit.as_str().to_owned()),
             unlimited: config.unlimited,
             name: config.name,
             replaces: config.replaces.into_iter().map(|replace| Replaces { name: replace.name }).collect(),

@@ -63,7 +63,8 @@ impl FollowedDirectory {
         let name = path.strip_prefix(&self.directory.path).unwrap_or(path).display().to_string();
         let failed = |reason: String| ConfigError { file: name.clone(), reason };
         let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
-        let text = String::from_utf8(bytes).map_err(|error| failed(format!("the file is not UTF-8: {error}")))?;
+        let text =
+            String::from_utf8(bytes).map_err(|error| failed(format!("the file is not UTF-8: {error}")))?;
         let config = DomainConfig::from_yaml(&text).map_err(failed)?;
         Ok((name, config))
     }

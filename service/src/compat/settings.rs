@@ -81,7 +81,9 @@ impl Environment<'_> {
     }
 
     fn parsed<T: FromStr<Err: Display>>(&self, name: &str, default: T) -> Result<T, SettingsError> {
-        self.text(name).map_or(Ok(default), |text| text.parse().map_err(|error| failed(name, format!("{text:?}: {error}"))))
+        self.text(name).map_or(Ok(default), |text| {
+            text.parse().map_err(|error| failed(name, format!("{text:?}: {error}")))
+        })
     }
 
     /// Reads a boolean as Go does.
@@ -104,7 +106,10 @@ impl Environment<'_> {
 
     fn read(&self, name: &str) -> Result<Option<String>, SettingsError> {
         let file = self.text(name);
-        file.map(|file| std::fs::read_to_string(&file).map_err(|error| failed(name, format!("{file}: {error}")))).transpose()
+        file.map(|file| {
+            std::fs::read_to_string(&file).map_err(|error| failed(name, format!("{file}: {error}")))
+        })
+        .transpose()
     }
 }
 
@@ -124,7 +129,9 @@ impl Settings {
         if env.flag("USE_PROMETHEUS")? {
             let text = env.or("PROMETHEUS_ADDR", ":9090");
             let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.clone() };
-            let address = full.parse().map_err(|_| failed("PROMETHEUS_ADDR", format!("{text:?} is not of the form IP:PORT")))?;
+            let address = full
+                .parse()
+                .map_err(|_| failed("PROMETHEUS_ADDR", format!("{text:?} is not of the form IP:PORT")))?;
             let path = env.or("PROMETHEUS_PATH", "/metrics");
             if !path.starts_with('/') || path.contains(['{', '}', '*']) {
                 return Err(failed("PROMETHEUS_PATH", format!("{path:?} is no path such as /metrics")));
@@ -139,7 +146,8 @@ impl Settings {
         };
         if env.flag("GRPC_SERVER_USE_TLS")? {
             let file = |name: &str| env.text(name).map(PathBuf::from);
-            let needed = |name: &str| file(name).ok_or_else(|| failed(name, "is needed with GRPC_SERVER_USE_TLS"));
+            let needed =
+                |name: &str| file(name).ok_or_else(|| failed(name, "is needed with GRPC_SERVER_USE_TLS"));
             options.tls = Some(TlsFiles {
                 certificate: needed("GRPC_SERVER_TLS_CERT")?,
                 key: needed("GRPC_SERVER_TLS_KEY")?,
@@ -172,7 +180,12 @@ impl Settings {
                 "Share" => OnStoreFailure::Share,
                 "Allow" => OnStoreFailure::Allow,
                 "Deny" => OnStoreFailure::Deny,
-                other => return Err(failed("SLUICE_ON_STORE_FAILURE", format!("{other:?} is none of Share, Allow, Deny"))),
+                other => {
+                    return Err(failed(
+                        "SLUICE_ON_STORE_FAILURE",
+                        format!("{other:?} is none of Share, Allow, Deny"),
+                    ));
+                }
             },
             merges_domains: env.flag("MERGE_DOMAIN_CONFIG")?,
         };
@@ -220,7 +233,9 @@ fn log(env: &Environment<'_>) -> Result<(LogFormat, String), SettingsError> {
         "warning" => "warn".to_owned(),
         "fatal" | "panic" => "error".to_owned(),
         level @ ("trace" | "debug" | "info" | "warn" | "error") => level.to_owned(),
-        other => return Err(failed("LOG_LEVEL", format!("{other:?} is none of trace, debug, info, warn, error"))),
+        other => {
+            return Err(failed("LOG_LEVEL", format!("{other:?} is none of trace, debug, info, warn, error")));
+        }
     };
     let filter = env.text("SLUICE_LOG").unwrap_or_else(|| format!("{level},h2=error"));
     Ok((format, filter))
@@ -230,7 +245,8 @@ fn source(env: &Environment<'_>) -> Result<Source, SettingsError> {
     match &*env.or("CONFIG_TYPE", "FILE") {
         "FILE" => {
             let root = PathBuf::from(env.or("RUNTIME_ROOT", "/srv/runtime_data/current"));
-            let folder = root.join(env.or("RUNTIME_SUBDIRECTORY", "")).join(env.or("RUNTIME_APPDIRECTORY", "config"));
+            let folder =
+                root.join(env.or("RUNTIME_SUBDIRECTORY", "")).join(env.or("RUNTIME_APPDIRECTORY", "config"));
             let ignores_dot_files = env.flag("RUNTIME_IGNOREDOTFILES")?;
             Ok(Source::Files(Directory { path: folder, ignores_dot_files }))
         }
@@ -242,7 +258,8 @@ fn source(env: &Environment<'_>) -> Result<Source, SettingsError> {
             };
             let file = |name: &str| env.text(name).map(PathBuf::from);
             let tls = env.flag("CONFIG_GRPC_XDS_SERVER_USE_TLS")?.then(|| XdsTls {
-                certificate: file("CONFIG_GRPC_XDS_CLIENT_TLS_CERT").zip(file("CONFIG_GRPC_XDS_CLIENT_TLS_KEY")),
+                certificate: file("CONFIG_GRPC_XDS_CLIENT_TLS_CERT")
+                    .zip(file("CONFIG_GRPC_XDS_CLIENT_TLS_KEY")),
                 ca: file("CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
                 server_name: env.text("CONFIG_GRPC_XDS_SERVER_TLS_SAN"),
             });
@@ -264,7 +281,9 @@ fn source(env: &Environment<'_>) -> Result<Source, SettingsError> {
 fn credentials(text: Option<String>) -> (Option<String>, Option<Secret>) {
     match text.as_deref().map(|text| text.split_once(':').unwrap_or(("", text))) {
         None => (None, None),
-        Some((user, password)) => (Some(user.to_owned()).filter(|user| !user.is_empty()), Some(Secret::new(password))),
+        Some((user, password)) => {
+            (Some(user.to_owned()).filter(|user| !user.is_empty()), Some(Secret::new(password)))
+        }
     }
 }
 
@@ -274,11 +293,16 @@ fn store(env: &Environment<'_>) -> Result<StoreChoice, SettingsError> {
         "memory" => return Ok(StoreChoice::Memory),
         other => return Err(failed("BACKEND_TYPE", format!("{other:?} is neither redis nor memory"))),
     }
-    let url = env.text("REDIS_URL").ok_or_else(|| failed("REDIS_URL", "is not set: name the Redis, such as redis:6379"))?;
+    let url = env
+        .text("REDIS_URL")
+        .ok_or_else(|| failed("REDIS_URL", "is not set: name the Redis, such as redis:6379"))?;
     let of_url = |error: &dyn Display| failed("REDIS_URL", error);
     let with_tls = env.flag("REDIS_TLS")? || url.starts_with("rediss://");
     let scheme = if with_tls { "rediss" } else { "redis" };
-    let bare: Vec<&str> = url.split(',').map(|one| one.trim().trim_start_matches("rediss://").trim_start_matches("redis://")).collect();
+    let bare: Vec<&str> = url
+        .split(',')
+        .map(|one| one.trim().trim_start_matches("rediss://").trim_start_matches("redis://"))
+        .collect();
     let socket_type = env.or("REDIS_SOCKET_TYPE", if url.starts_with('/') { "unix" } else { "tcp" });
     let full = match (&*env.or("REDIS_TYPE", "SINGLE").to_ascii_uppercase(), &*socket_type) {
         ("SINGLE", "unix") => format!("unix://{url}"),
@@ -288,9 +312,15 @@ fn store(env: &Environment<'_>) -> Result<StoreChoice, SettingsError> {
             [master, sentinels @ ..] if !sentinels.is_empty() => {
                 format!("{scheme}+sentinel://{}/{master}", sentinels.join(","))
             }
-            _ => return Err(of_url(&"for REDIS_TYPE=SENTINEL, write the name of the master and then the sentinels: mymaster,host:26379")),
+            _ => {
+                return Err(of_url(
+                    &"for REDIS_TYPE=SENTINEL, write the name of the master and then the sentinels: mymaster,host:26379",
+                ));
+            }
         },
-        (other, _) => return Err(failed("REDIS_TYPE", format!("{other:?} is none of SINGLE, SENTINEL, CLUSTER"))),
+        (other, _) => {
+            return Err(failed("REDIS_TYPE", format!("{other:?} is none of SINGLE, SENTINEL, CLUSTER")));
+        }
     };
     let redis = RedisOptions::from_url(&full).map_err(|error| of_url(&error))?;
     let (username, password) = credentials(env.text("REDIS_AUTH"));

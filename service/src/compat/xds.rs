@@ -121,7 +121,8 @@ async fn stream(
     let _ = requests.send(first).await;
     let mut request = Request::new(ReceiverStream::new(received));
     for (name, value) in &server.headers {
-        let name: AsciiMetadataKey = name.to_ascii_lowercase().parse().map_err(|_| XdsError::Header(name.clone()))?;
+        let name: AsciiMetadataKey =
+            name.to_ascii_lowercase().parse().map_err(|_| XdsError::Header(name.clone()))?;
         let value: AsciiMetadataValue = value.parse().map_err(|_| XdsError::Header(name.to_string()))?;
         request.metadata_mut().insert(name, value);
     }
@@ -158,7 +159,11 @@ fn read(resources: Vec<prost_types::Any>) -> Result<Vec<(String, DomainConfig)>,
             return Err(failed(format!("has the type {:?} in place of {RESOURCE}", resource.type_url)));
         }
         let config = RateLimitConfig::decode(&*resource.value).map_err(|error| failed(error.to_string()))?;
-        let name = if config.name.is_empty() { format!("resource {n}") } else { format!("resource {}", config.name) };
+        let name = if config.name.is_empty() {
+            format!("resource {n}")
+        } else {
+            format!("resource {}", config.name)
+        };
         Ok((name, config.into()))
     };
     resources.into_iter().enumerate().map(read).collect()

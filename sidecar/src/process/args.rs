@@ -8,11 +8,11 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use sluice_config::trace_options::{CollectorUrl, SampleRatio};
 
-use sluice_host::duration::duration;
-use sluice_host::logging::LogFormat;
 use crate::process::options::{Route, TraceOptions};
 use crate::upstream::address::InvalidUpstream;
 use sluice_engine::StartupPolicy;
+use sluice_host::duration::duration;
+use sluice_host::logging::LogFormat;
 
 /// The data plane of Sluice: enforces the rate limits of a pod in front of its application.
 #[derive(Debug, Clone, Parser)]

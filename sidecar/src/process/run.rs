@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use tokio::runtime;
 
-use sluice_host::capacity;
 use crate::process::args::{Args, Command};
 use crate::process::drain_request;
-use sluice_host::logging::{self, InvalidLogFilter};
-use sluice_host::signals::Signals;
 use crate::process::options::Options;
 use crate::process::sidecar::{Sidecar, StartError};
 use sluice_engine::session::{InvalidOperatorUrl, Operator, Subscriber};
+use sluice_host::capacity;
+use sluice_host::logging::{self, InvalidLogFilter};
+use sluice_host::signals::Signals;
 
 /// The reason why a process failed.
 #[derive(Debug, thiserror::Error)]
