@@ -279,8 +279,9 @@ fn group(
             None => snapshot.rates(limit).plan.clone(),
         };
         let key = match &found[n] {
-            Some(found) => found.key(&descriptor.pairs, secret),
-            None => descriptor_key(&descriptor.pairs, secret),
+            Some(found) if descriptor.rate.is_none() => found.key(&descriptor.pairs, secret),
+            // A counter that values share is not for a rate that one of them brings along.
+            Some(_) | None => descriptor_key(&descriptor.pairs, secret),
         };
         let cost = match descriptor.hits {
             Hits::One => 1,
@@ -329,17 +330,18 @@ fn add(asked: &mut SmallVec<[Checked; 2]>, checked: Checked) {
     }
 }
 
-/// Returns the plan of a limit with the rate that a descriptor brings along. It counts in the same counters.
+/// Returns the plan of a limit with the rate that a descriptor brings along. It counts in the same counters if
+/// its period is that of the limit.
 fn override_plan(
     snapshot: &Snapshot,
     limit: LimitIndex,
     policy: &ActivePolicy,
-    rate: OverrideRate,
+    rate_override: OverrideRate,
 ) -> Arc<LimitPlan> {
     let base = &snapshot.limit(limit).base().plan;
     let (Ok(requests), Ok(period)) = (
-        Requests::new(u64::from(rate.requests)),
-        sluice_limiter::Period::from_millis(rate.unit.seconds() * 1000),
+        Requests::new(u64::from(rate_override.requests)),
+        sluice_limiter::Period::from_millis(rate_override.unit.seconds() * 1000),
     ) else {
         return base.clone();
     };
@@ -350,7 +352,12 @@ fn override_plan(
         other => other,
     };
     let rate = Rate { requests, period, algorithm, soft: None, count_denied: false };
-    let spec = Arc::new(LimitSpec::new(base.spec.scope.clone(), vec![rate]));
+    // A rate of another period would begin with what the limit's own has counted.
+    let scope = match base.spec.rates.first() {
+        Some(own) if own.period == period => base.spec.scope.clone(),
+        _ => format!("{}~{}", base.spec.scope, rate_override.unit.as_str()),
+    };
+    let spec = Arc::new(LimitSpec::new(scope, vec![rate]));
     let on_failure = policy.prepared.on_store_failure;
     Arc::new(LimitPlan::new(spec, Consistency::Strict, on_failure, true, policy.replicas.clone()))
 }
