@@ -53,7 +53,7 @@ pub async fn serve(settings: Settings, drain_delay: Duration) -> Result<(), RunE
     let Settings { options, store, source, compile, replicas, starts_without_rules, log: _, ignored } =
         settings;
     ignored.iter().for_each(|line| tracing::info!("{line}"));
-    warn(&store, options.tls.is_some());
+    warn(&store, options.tls.is_some() || options.grpc.ip().is_loopback());
     let mut signals = Signals::new()?;
     let mut source = Followed::new(source);
     // Without them the first questions would be errors, so a directory is read before the ports are open.
@@ -77,8 +77,8 @@ pub async fn serve(settings: Settings, drain_delay: Duration) -> Result<(), RunE
 }
 
 /// Says what an operator should know about the settings.
-fn warn(store: &StoreChoice, has_tls: bool) {
-    if !has_tls {
+fn warn(store: &StoreChoice, is_protected: bool) {
+    if !is_protected {
         tracing::warn!(
             "the gRPC port speaks no TLS: whoever reaches it may ask about all domains, as with ratelimit"
         );

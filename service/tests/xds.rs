@@ -98,11 +98,12 @@ impl tower::Service<Request<Body>> for Ads {
     }
 }
 
-/// Starts a server. Dropping the handle ends it, with its connections.
+/// Starts a server, which accepts connections until it is aborted.
 async fn serve(
     address: SocketAddr,
     tls: Option<ServerTlsConfig>,
-) -> (SocketAddr, mpsc::UnboundedReceiver<Opened>, tokio::task::AbortHandle) {
+) -> (SocketAddr, mpsc::UnboundedReceiver<Opened>, tokio::task::JoinHandle<Result<(), tonic::transport::Error>>)
+{
     let (streams, opened) = mpsc::unbounded_channel();
     let listener = tokio::net::TcpListener::bind(address).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -111,7 +112,7 @@ async fn serve(
         server = server.tls_config(tls).unwrap();
     }
     let serving = server.add_service(Ads(streams)).serve_with_incoming(TcpListenerStream::new(listener));
-    (address, opened, tokio::spawn(serving).abort_handle())
+    (address, opened, tokio::spawn(serving))
 }
 
 fn config(domain: &str, requests_per_unit: u32, unit: i32) -> RateLimitConfig {
@@ -186,6 +187,8 @@ async fn rules_are_accepted_or_refused_as_a_whole_and_the_version_survives_the_s
 
     // The server goes away, and another one takes its address.
     serving.abort();
+    // Its address is free when it has ended.
+    let _ = serving.await;
     drop((stream, opened));
     assert_eq!(caller.words("shop", &[of(&[("user", "a")])]).await, "ok: ok 5/9");
     let (_, mut opened, _serving) = serve(address, None).await;
@@ -254,6 +257,8 @@ async fn the_stream_can_be_over_mutual_tls_with_certificates_that_are_replaced()
     assert_eq!(stream.request().await.version_info, "1");
     // Another authority, with certificates in the same files.
     serving.abort();
+    // Its address is free when it has ended.
+    let _ = serving.await;
     drop((stream, opened));
     let (ca, identity, _) = certificates(folder.path());
     let with_tls = ServerTlsConfig::new().identity(identity).client_ca_root(ca);

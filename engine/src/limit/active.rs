@@ -22,7 +22,7 @@ use crate::limit::names::RateNames;
 use crate::limit::queue::LimitQueue;
 use crate::limit::rates::{Boost, EffectiveRates, Load};
 use crate::limit::slots::ConcurrencyLimit;
-use crate::metrics::limit::LimitMetrics;
+use crate::metrics::limit::LazyMetrics;
 use crate::per_second::LastChosen;
 
 /// A policy of a snapshot.
@@ -67,7 +67,7 @@ pub(crate) struct ActiveLimit {
     pub(crate) last_logged: Arc<LastChosen>,
     /// Indexes of the parts of the key that the list shows.
     public_parts: Vec<usize>,
-    pub(crate) metrics: LimitMetrics,
+    pub(crate) metrics: LazyMetrics,
 }
 
 /// The effect of a limit on a request that it denies.
@@ -101,7 +101,7 @@ pub(crate) struct LimitSource<'a> {
     pub(crate) name: &'a str,
     pub(crate) replicas: &'a Arc<Replicas>,
     pub(crate) load: &'a Load,
-    pub(crate) metrics: LimitMetrics,
+    pub(crate) metrics: LazyMetrics,
     /// The limit with the same namespace, policy and name in the previous snapshot. Held slots, learnt limits and
     /// requests that wait survive an edit.
     pub(crate) before: Option<&'a ActiveLimit>,
@@ -129,21 +129,23 @@ impl ActiveLimit {
             (_, OnStoreFailure::Share) => (Consistency::Strict, OnStoreFailure::Allow),
             (_, on_failure) => (Consistency::Strict, on_failure),
         };
-        let concurrency = match (&limit.kind, &metrics.held) {
-            (PreparedKind::Slots(slots), Some(held)) => {
+        // Metrics are looked at only where they are needed: those of domains are made when they are.
+        let concurrency = match &limit.kind {
+            PreparedKind::Slots(slots) => {
                 let before = before.and_then(|before| before.concurrency.as_deref());
-                ConcurrencyLimit::rate(slots).map(|rate| {
-                    ConcurrencyLimit::new(&limit.scope, rate, on_failure, replicas, held.clone(), before)
+                ConcurrencyLimit::rate(slots).zip(metrics.held.clone()).map(|(rate, held)| {
+                    ConcurrencyLimit::new(&limit.scope, rate, on_failure, replicas, held, before)
                 })
             }
-            _ => None,
+            PreparedKind::Rates { .. } | PreparedKind::Adaptive(_) => None,
         };
-        let adaptive = match (&limit.kind, &metrics.adaptive) {
-            (PreparedKind::Adaptive(settings), Some(metrics)) => {
+        let adaptive = match &limit.kind {
+            PreparedKind::Adaptive(settings) => {
                 let before = before.and_then(|before| before.adaptive.as_ref());
-                Some(AdaptiveLimit::new(settings, metrics.clone(), before))
+                let metrics = metrics.adaptive.clone();
+                metrics.map(|metrics| AdaptiveLimit::new(settings, metrics, before))
             }
-            _ => None,
+            PreparedKind::Rates { .. } | PreparedKind::Slots(_) => None,
         };
         let slot_rate = concurrency.as_ref().map(|limit| limit.slot_rate());
         // A delayed request that its client abandons is refunded, so are charges by outcomes, a slot always is, and elastic rates change:
@@ -179,9 +181,11 @@ impl ActiveLimit {
         Self {
             rate_sets,
             boost: limit.boosted_below().map(|below| Boost { below, load: load.clone() }),
-            queue: limit.queue.zip(metrics.waiting.clone()).map(|(settings, waiting)| {
-                LimitQueue::new(settings, waiting, before.and_then(|before| before.queue.as_ref()))
-            }),
+            queue: limit.queue.and_then(|queue| Some((queue, metrics.waiting.clone()?))).map(
+                |(settings, waiting)| {
+                    LimitQueue::new(settings, waiting, before.and_then(|before| before.queue.as_ref()))
+                },
+            ),
             effect: Effect::of(policy, limit),
             concurrency,
             adaptive,

@@ -1,12 +1,15 @@
 //! The metrics of one limit.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use sluice_config::prepared::key_usage::KeyUsageMeter;
 use sluice_store::KeyUsage;
+
+/// Metrics that are made when they are first used. A domain may have very many limits, most of which are never asked about.
+pub(crate) type LazyMetrics = LazyLock<LimitMetrics, Box<dyn FnOnce() -> LimitMetrics + Send>>;
 
 /// The metrics of one limit. A [`Counter`] here is a metric, not the counter of a key.
 #[derive(Debug, Clone)]

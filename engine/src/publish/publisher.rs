@@ -13,6 +13,7 @@ use crate::limit::rates::Load;
 use crate::limit::slots::Slots;
 use crate::limit::snapshot::{CurrentSnapshot, Snapshot};
 use crate::metrics::DecisionMetrics;
+use crate::metrics::limit::LazyMetrics;
 use crate::publish::fit::{IdentifiedPolicy, fit};
 use crate::publish::replicas::ReplicaTable;
 use crate::startup_policy::StartupPolicy;
@@ -29,7 +30,7 @@ struct Shared {
     current: CurrentSnapshot,
     stores: Mutex<Stores>,
     replicas: Mutex<ReplicaTable>,
-    metrics: DecisionMetrics,
+    metrics: Arc<DecisionMetrics>,
     load: Load,
     slots: Slots,
     published: AtomicBool,
@@ -53,7 +54,7 @@ impl Publisher {
             current: CurrentSnapshot::new(Snapshot::before_policies(startup_policy)),
             stores: Mutex::new(stores),
             replicas: Mutex::default(),
-            metrics,
+            metrics: Arc::new(metrics),
             load,
             slots: Slots::default(),
             published: AtomicBool::new(false),
@@ -94,7 +95,7 @@ impl Publisher {
         let before: HashMap<&str, &ActiveLimit> =
             current.limits().map(|limit| (&*limit.base().plan.spec.scope, limit)).collect();
         let active = accepted.iter().zip(replicas).map(|((_, policy), replicas)| {
-            let limits = policy.limits.iter().map(|limit| {
+            let limits = policy.limits.iter().enumerate().map(|(n, limit)| {
                 let qualified = format!("{}/{}", policy.name, limit.name);
                 let repeated = repeated.contains(limit.name.as_str());
                 let before = before.get(limit.scope.as_str()).copied();
@@ -104,7 +105,7 @@ impl Publisher {
                     name: if repeated { &qualified } else { &limit.name },
                     replicas: &replicas,
                     load: &self.0.load,
-                    metrics: self.0.metrics.limit(policy, limit),
+                    metrics: self.metrics(policy, n),
                     before,
                 })
             });
@@ -112,6 +113,16 @@ impl Publisher {
             ActivePolicy { limits: limits.collect(), prepared: policy.clone(), replicas, store }
         });
         active.collect()
+    }
+
+    /// Returns the metrics of a limit of a policy. Those of a policy object begin with 0, so that alerts see the first denial.
+    fn metrics(&self, policy: &Arc<PreparedPolicy>, limit: usize) -> LazyMetrics {
+        let (metrics, of) = (self.0.metrics.clone(), policy.clone());
+        let lazy = LazyMetrics::new(Box::new(move || metrics.limit(&of, &of.limits[limit])));
+        if policy.domain.is_none() {
+            LazyMetrics::force(&lazy);
+        }
+        lazy
     }
 
     /// Switches to a store when it is ready, with the policies that are active then.
