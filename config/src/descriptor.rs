@@ -85,7 +85,7 @@ pub struct Rule {
 /// How much a rule admits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuleAllowance {
-    /// What the limit with this number in its policy admits.
+    /// As much as the limit with this number in its policy.
     Limit(u16),
     /// All requests, without counting them.
     Unlimited,

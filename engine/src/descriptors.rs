@@ -53,7 +53,7 @@ pub struct Question<'a> {
 pub struct Descriptor<'a> {
     /// The pairs, in their order.
     pub pairs: SmallVec<[Pair<'a>; 4]>,
-    /// What it costs.
+    /// Its cost.
     pub hits: Hits,
     /// A rate in place of that of the rule.
     pub rate: Option<OverrideRate>,
@@ -68,7 +68,7 @@ pub struct OverrideRate {
     pub unit: RateUnit,
 }
 
-/// What a descriptor costs.
+/// The cost of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hits {
     /// One hit, which is charged if there is room.
@@ -84,7 +84,7 @@ pub enum Hits {
 /// The status of a descriptor.
 #[derive(Debug, Clone)]
 pub struct Status {
-    /// What its rule says.
+    /// The decision of its rule.
     pub outcome: Outcome,
     /// The limit that counts it, if one does.
     pub limit: Option<CurrentLimit>,
@@ -94,7 +94,7 @@ pub struct Status {
     pub reset_seconds: u64,
 }
 
-/// What a rule says about a descriptor.
+/// The decision of a rule about a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// No rule is for it.
@@ -362,7 +362,7 @@ fn override_plan(
     Arc::new(LimitPlan::new(spec, Consistency::Strict, on_failure, true, policy.replicas.clone()))
 }
 
-/// What the checks of one question share.
+/// Everything that the checks of one question share.
 struct Context<'a, 'q> {
     engine: &'a Engine,
     question: &'a Question<'q>,

@@ -1,4 +1,4 @@
-//! What the processes of the data plane have in common, sidecars and services: they start, listen, log and end alike.
+//! The parts that all processes of the data plane have, sidecars and services: they start, listen, log and end alike.
 //!
 //! - [`logging`], [`duration`]: parts of the command line.
 //! - [`capacity`]: upper bounds that follow from the limits of the [`cgroup`].

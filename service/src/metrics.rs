@@ -10,8 +10,6 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use sluice_engine::descriptors::Answer;
 
-use crate::rls::RlsError;
-
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct AnswerLabels {
     answer: &'static str,
@@ -96,7 +94,8 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn refused(&self, _error: RlsError) {
+    /// Counts a question without an answer.
+    pub(crate) fn refuse(&self) {
         self.refused.inc();
     }
 

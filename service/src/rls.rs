@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 /// Time for the store where the caller names no deadline: Envoy waits for 20 ms by default, and does not say so.
 const DEFAULT_BUDGET: Duration = Duration::from_millis(15);
 
-/// What answers say beside the decision, for all domains.
+/// The contents of answers beside the decision, for all domains.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RlsOptions {
     /// Names of the headers that report the limit, what remains of it, and when it has more, in seconds. Without them there are no
@@ -64,7 +64,7 @@ impl Rls {
         headers: &HeaderMap,
     ) -> Result<RateLimitResponse, RlsError> {
         let refuse = |error| {
-            self.metrics.refused(error);
+            self.metrics.refuse();
             Err(error)
         };
         if request.domain.is_empty() {

@@ -64,7 +64,7 @@ pub struct Options {
     pub tls: Option<TlsFiles>,
     /// Age at which connections end.
     pub age: ConnectionAge,
-    /// What answers say beside the decision.
+    /// The contents of answers beside the decision.
     pub rls: RlsOptions,
     /// Whether `/healthcheck` fails while there are no rules.
     pub is_unhealthy_without_rules: bool,
@@ -127,7 +127,7 @@ pub struct Service {
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// What publishes the configuration of a service. Clones share it.
+/// Publishes the configuration of a service. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Publication {
     engine: Engine,

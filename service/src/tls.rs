@@ -36,11 +36,14 @@ pub struct TlsError {
     reason: String,
 }
 
+/// The contents of the files, and the configuration that was made of them.
+type InUse = (Vec<Vec<u8>>, Arc<ServerConfig>);
+
 /// The certificate in use. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Certificates {
     files: TlsFiles,
-    current: Arc<ArcSwap<(Vec<Vec<u8>>, Arc<ServerConfig>)>>,
+    current: Arc<ArcSwap<InUse>>,
 }
 
 impl Certificates {
@@ -90,27 +93,27 @@ impl Certificates {
 impl TlsFiles {
     fn bytes(&self) -> Result<Vec<Vec<u8>>, TlsError> {
         let files = [&self.certificate, &self.key].into_iter().chain(&self.client_ca);
-        files.map(|file| std::fs::read(file).map_err(|error: io::Error| failed(file, error))).collect()
+        files.map(|file| std::fs::read(file).map_err(|error: io::Error| failed(file, &error))).collect()
     }
 
     /// `bytes` has the contents in the order of the fields.
     fn config(&self, bytes: &[Vec<u8>]) -> Result<Arc<ServerConfig>, TlsError> {
         let certificates = pem_certificates(&self.certificate, &bytes[0])?;
-        let key = PrivateKeyDer::from_pem_slice(&bytes[1]).map_err(|error| failed(&self.key, error))?;
+        let key = PrivateKeyDer::from_pem_slice(&bytes[1]).map_err(|error| failed(&self.key, &error))?;
         let builder = ServerConfig::builder();
         let builder = match (&self.client_ca, bytes.get(2)) {
             (Some(file), Some(bytes)) => {
                 let mut roots = RootCertStore::empty();
                 for authority in pem_certificates(file, bytes)? {
-                    roots.add(authority).map_err(|error| failed(file, error))?;
+                    roots.add(authority).map_err(|error| failed(file, &error))?;
                 }
                 let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build();
-                builder.with_client_cert_verifier(verifier.map_err(|error| failed(file, error))?)
+                builder.with_client_cert_verifier(verifier.map_err(|error| failed(file, &error))?)
             }
             _ => builder.with_no_client_auth(),
         };
         let config = builder.with_single_cert(certificates, key);
-        let mut config = config.map_err(|error| failed(&self.certificate, error))?;
+        let mut config = config.map_err(|error| failed(&self.certificate, &error))?;
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Arc::new(config))
     }
@@ -130,13 +133,13 @@ fn has_name(certificate: &CertificateDer<'_>, name: &str) -> bool {
 /// Reads all certificates of a file.
 fn pem_certificates(file: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let certificates = CertificateDer::pem_slice_iter(bytes).collect::<Result<Vec<_>, _>>();
-    let certificates = certificates.map_err(|error| failed(file, error))?;
+    let certificates = certificates.map_err(|error| failed(file, &error))?;
     if certificates.is_empty() {
-        return Err(failed(file, "no certificate in PEM"));
+        return Err(failed(file, &"no certificate in PEM"));
     }
     Ok(certificates)
 }
 
-fn failed(file: &Path, reason: impl ToString) -> TlsError {
+fn failed(file: &Path, reason: &dyn ToString) -> TlsError {
     TlsError { file: file.display().to_string(), reason: reason.to_string() }
 }

@@ -1,4 +1,5 @@
 //! ratelimit's rules: what is refused, and what stays in force then.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
 mod support;
 

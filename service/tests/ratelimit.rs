@@ -1,9 +1,10 @@
-//! The same questions to envoyproxy/ratelimit and to Sluice. After the first denial they count differently by intent: ratelimit charges
+//! Asks envoyproxy/ratelimit and Sluice the same questions. After the first denial they count differently by intent: ratelimit charges
 //! what it denies. So a reference with one switch equals ratelimit with it on, and Sluice with it off: code, remaining number and
 //! limit of every descriptor.
 //!
 //! ratelimit's answers are recorded. `make interop` asks it again, with `SLUICE_RATELIMIT` as the path of its binary;
 //! `SLUICE_RECORD=1` writes the file.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
 mod support;
 
@@ -87,7 +88,7 @@ fn rule(descriptor: &RateLimitDescriptor) -> Option<(&'static str, u64, &'static
     })
 }
 
-/// What both programs do, with one switch.
+/// A model of both programs, with one switch.
 struct Reference {
     charges_denials: bool,
     used: HashMap<String, u64>,

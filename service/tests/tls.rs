@@ -1,4 +1,5 @@
 //! The certificates of the gRPC port.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
 mod support;
 

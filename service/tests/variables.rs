@@ -1,4 +1,5 @@
 //! ratelimit's environment variables.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -22,7 +22,7 @@ use crate::compat::config::{DescriptorConfig, DomainConfig, RateLimit};
 const NAMESPACE: &str = "@rls";
 /// The limit that counts descriptors which bring their own rate and have no rule.
 const OVERRIDE: &str = "override";
-/// What must not be in a part of a scope, whose parts are separated by slashes.
+/// Characters that must not be in a part of a scope, whose parts are separated by slashes.
 const NOT_IN_NAMES: &AsciiSet = &CONTROLS.add(b' ').add(b'/').add(b'%').add(b'"');
 /// Most limits of a domain. A limit is known by a number of 16 bits.
 const MAX_LIMITS: usize = 60_000;
@@ -94,7 +94,7 @@ pub struct CompileOptions {
 pub struct ConfigError {
     /// The file or the resource.
     pub file: String,
-    /// What is wrong, and where in it.
+    /// The mistake, and where it is.
     pub reason: String,
 }
 
@@ -107,7 +107,7 @@ pub struct Compiled {
     pub rules: String,
     /// Number of rules.
     pub count: usize,
-    /// What is legal and does not do what its author meant.
+    /// Settings that are legal and do not do what their author meant.
     pub warnings: Vec<String>,
 }
 
@@ -163,8 +163,8 @@ pub fn compile(
         }
         let override_limit = u16::try_from(limits.len()).unwrap_or(u16::MAX);
         let seconds = Rate {
-            requests: Requests::new(1).map_err(|error| of_domain(name, error))?,
-            period: Period::from_millis(1000).map_err(|error| of_domain(name, error))?,
+            requests: Requests::new(1).map_err(|error| of_domain(name, &error))?,
+            period: Period::from_millis(1000).map_err(|error| of_domain(name, &error))?,
             algorithm: options.algorithm.for_requests(1),
             soft: None,
             count_denied: false,
@@ -185,13 +185,13 @@ pub fn compile(
             hints: Hints::default(),
         };
         let domain = Domain { name: name.to_owned(), rules, override_limit };
-        let policy = PreparedPolicy::of_domain(policy, domain).map_err(|nack| of_domain(name, nack))?;
+        let policy = PreparedPolicy::of_domain(policy, domain).map_err(|nack| of_domain(name, &nack))?;
         compiled.policies.push((format!("{NAMESPACE}/{name}"), Arc::new(policy)));
     }
     Ok(compiled)
 }
 
-fn of_domain(name: &str, reason: impl ToString) -> ConfigError {
+fn of_domain(name: &str, reason: &dyn ToString) -> ConfigError {
     ConfigError { file: format!("domain {name:?}"), reason: reason.to_string() }
 }
 

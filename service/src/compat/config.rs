@@ -43,7 +43,7 @@ pub struct DescriptorConfig {
     /// Whether metrics have the values of clients. It is not supported, because clients choose how many there are.
     #[serde(default)]
     pub detailed_metric: bool,
-    /// The same for this level.
+    /// Whether metrics have the values of this level. It is not supported either.
     #[serde(default)]
     pub value_to_metric: bool,
     /// Whether all values that match the `*` share one counter.

@@ -24,14 +24,14 @@ pub struct Directory {
     pub ignores_dot_files: bool,
 }
 
-/// What tells that a file has changed: its path, the time of its last change, and its length.
+/// Tells whether a file has changed: its path, the time of its last change, and its length.
 type Stamp = (PathBuf, Option<SystemTime>, u64);
 
 /// A directory that is followed.
 #[derive(Debug)]
 pub(crate) struct FollowedDirectory {
     directory: Directory,
-    /// What was read last.
+    /// The files that were read last.
     seen: Option<Vec<Stamp>>,
 }
 

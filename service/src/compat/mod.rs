@@ -1,4 +1,4 @@
-//! What takes the place of envoyproxy/ratelimit: its configuration, its variables, and the ways by which the configuration arrives.
+//! Takes the place of envoyproxy/ratelimit: its configuration, its variables, and the ways by which the configuration arrives.
 //!
 //! - [`variables`]: its environment variables, and what becomes of each. [`settings`]: what they say.
 //! - [`config`]: the rules of a file or a resource. [`compile`]: makes policies of them.

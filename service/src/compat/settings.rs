@@ -1,4 +1,4 @@
-//! What ratelimit's environment variables say, with a few of Sluice's own beside them.
+//! Reads ratelimit's environment variables, and a few of Sluice's own beside them.
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -42,7 +42,7 @@ pub enum Source {
     Xds(Box<XdsServer>),
 }
 
-/// What the environment says.
+/// The settings of a process.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The options of the service.
@@ -278,8 +278,8 @@ fn source(env: &Environment<'_>) -> Result<Source, SettingsError> {
 }
 
 /// Returns the password and the user of `PASSWORD` or `USER:PASSWORD`.
-fn credentials(text: Option<String>) -> (Option<String>, Option<Secret>) {
-    match text.as_deref().map(|text| text.split_once(':').unwrap_or(("", text))) {
+fn credentials(text: Option<&str>) -> (Option<String>, Option<Secret>) {
+    match text.map(|text| text.split_once(':').unwrap_or(("", text))) {
         None => (None, None),
         Some((user, password)) => {
             (Some(user.to_owned()).filter(|user| !user.is_empty()), Some(Secret::new(password)))
@@ -323,8 +323,8 @@ fn store(env: &Environment<'_>) -> Result<StoreChoice, SettingsError> {
         }
     };
     let redis = RedisOptions::from_url(&full).map_err(|error| of_url(&error))?;
-    let (username, password) = credentials(env.text("REDIS_AUTH"));
-    let (sentinel_username, sentinel_password) = credentials(env.text("REDIS_SENTINEL_AUTH"));
+    let (username, password) = credentials(env.text("REDIS_AUTH").as_deref());
+    let (sentinel_username, sentinel_password) = credentials(env.text("REDIS_SENTINEL_AUTH").as_deref());
     let certificate = env.read("REDIS_TLS_CLIENT_CERT")?.zip(env.read("REDIS_TLS_CLIENT_KEY")?);
     let redis = redis
         .with_credentials(StoreCredentials {

@@ -1,6 +1,6 @@
 //! The environment variables of ratelimit, and what becomes of each. The table in the documentation is made from this one.
 
-/// What becomes of a variable.
+/// The fate of a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
     /// It does here what it does there, or as described.
