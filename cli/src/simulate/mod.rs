@@ -24,7 +24,7 @@ use crate::output::{Format, print, print_json};
 use candidate::Candidate;
 use log::files::Requests;
 use log::json::FieldName;
-use report::Report;
+use report::{Report, UnreadableReport};
 
 /// Number of requests between two updates of the progress bar.
 const UPDATE_EVERY: u64 = 4_096;
@@ -83,8 +83,11 @@ pub(crate) async fn simulate(args: SimulateArgs) -> Result<()> {
     }
     progress.finish_and_clear();
     let Some(begin) = begin else {
-        let first = requests.unreadable.first.as_deref().unwrap_or("the logs are empty");
-        bail!("no request could be read: {first}");
+        if requests.unreadable.lines == 0 {
+            bail!("no request could be read: the logs are empty");
+        }
+        let lines = report::text::unreadable(&UnreadableReport::all(requests.unreadable));
+        bail!("no request could be read:\n{}", lines.trim_end());
     };
     let report = Report::new(report::Replayed {
         logs: args.logs.iter().map(|log| log.display().to_string()).collect(),

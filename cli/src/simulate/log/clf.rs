@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+use super::reason::Reason;
 use super::{Fields, time};
 
 /// Address, identity, user, time, request, status, bytes; then Referer, User-Agent and, as nginx's packages have it, X-Forwarded-For.
@@ -19,13 +20,13 @@ static LINE: LazyLock<Option<Regex>> = LazyLock::new(|| {
 });
 
 /// Reads a line. Returns `None` if it has another format.
-pub(super) fn read(line: &str) -> Option<Result<Fields, String>> {
+pub(super) fn read(line: &str) -> Option<Result<Fields, Reason>> {
     let found = LINE.as_ref()?.captures(line)?;
     let part = |n: usize| found.get(n).map(|part| part.as_str());
     let request = unescape(part(4)?);
     let mut words = request.split(' ');
     let (Some(method), Some(target)) = (words.next().filter(|word| !word.is_empty()), words.next()) else {
-        return Some(Err(format!("{request:?} is not a request")));
+        return Some(Err(Reason::NotARequest));
     };
     let mut fields = Fields {
         at: time::clf(part(3)?),
@@ -34,6 +35,7 @@ pub(super) fn read(line: &str) -> Option<Result<Fields, String>> {
         client: part(2).map(str::to_owned),
         status: part(5)?.parse().ok(),
         headers: Vec::new(),
+        is_named: false,
     };
     if let Some(host) = part(1) {
         fields.header("host", host);

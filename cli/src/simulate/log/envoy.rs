@@ -19,7 +19,7 @@ static LINE: LazyLock<Option<Regex>> = LazyLock::new(|| {
 });
 
 /// Reads a line. Returns `None` if it has another format.
-pub(super) fn read(line: &str) -> Option<Result<Fields, String>> {
+pub(super) fn read(line: &str) -> Option<Fields> {
     let found = LINE.as_ref()?.captures(line)?;
     let part = |n: usize| found.get(n).map_or("", |part| part.as_str());
     let forwarded = part(5);
@@ -31,9 +31,10 @@ pub(super) fn read(line: &str) -> Option<Result<Fields, String>> {
         client: forwarded.rsplit(',').next().map(|last| last.trim().to_owned()),
         status: part(4).parse().ok(),
         headers: Vec::new(),
+        is_named: false,
     };
     fields.header("x-forwarded-for", forwarded);
     fields.header("user-agent", part(6));
     fields.header("host", part(7));
-    Some(Ok(fields))
+    Some(fields)
 }

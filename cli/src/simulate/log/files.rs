@@ -1,7 +1,7 @@
 //! Reads log files in the order of time: rotated files one after the other, and those of several pods side by side.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -12,11 +12,19 @@ use anyhow::Context as _;
 use flate2::read::MultiGzDecoder;
 
 use super::LoggedRequest;
-use super::format::read;
+use super::format::Reader;
 use super::json::FieldName;
+use super::reason::Reason;
 
 /// Longest line, in bytes. The rest of a longer one is skipped.
 const MAX_LINE: usize = 256 * 1024;
+/// The byte order mark, which some editors and exports write first.
+const BOM: &[u8] = "\u{feff}".as_bytes();
+/// Number of first lines that choose how a file is read, and of their bytes.
+const FIRST_LINES: usize = 100;
+const FIRST_BYTES: usize = 1024 * 1024;
+/// Number of characters that are shown of a line that cannot be read.
+const SHOWN: usize = 160;
 /// Longest time between two lines, in microseconds.
 const MAX_GAP: u64 = 30 * 86_400_000_000;
 
@@ -32,23 +40,60 @@ pub(in crate::simulate) struct Requests {
     pub(in crate::simulate) unreadable: Unreadable,
 }
 
-/// Lines that could not be read.
+/// Lines that could not be read, by the reason.
 #[derive(Debug, Default)]
 pub(in crate::simulate) struct Unreadable {
     pub(in crate::simulate) lines: u64,
-    /// The first of them: `access.log:17: no time`.
-    pub(in crate::simulate) first: Option<String>,
+    pub(in crate::simulate) reasons: BTreeMap<Reason, UnreadableLines>,
+}
+
+/// Lines that could not be read for one reason.
+#[derive(Debug)]
+pub(in crate::simulate) struct UnreadableLines {
+    pub(in crate::simulate) lines: u64,
+    /// Place of the first: `access.log:17`.
+    pub(in crate::simulate) at: String,
+    /// Beginning of the first.
+    pub(in crate::simulate) line: String,
+}
+
+impl Unreadable {
+    fn add(&mut self, reason: Reason, file: &str, number: u64, line: &str) {
+        self.lines += 1;
+        let first = || UnreadableLines {
+            lines: 0,
+            at: format!("{file}:{number}"),
+            line: line.trim().chars().take(SHOWN).collect(),
+        };
+        self.reasons.entry(reason).or_insert_with(first).lines += 1;
+    }
 }
 
 struct LogFile {
     name: String,
     reader: Box<dyn BufRead>,
     line: u64,
+    /// First lines that are not read yet.
+    first: VecDeque<RawLine>,
+    format: Reader,
     /// Time of the request before.
     last: Option<u64>,
     /// Number of bytes that were read from the disk.
     read: Arc<AtomicU64>,
     buffer: Vec<u8>,
+}
+
+/// A line as the file has it.
+struct RawLine {
+    text: String,
+    /// Whether the file has more of it.
+    is_cut: bool,
+}
+
+impl AsRef<str> for RawLine {
+    fn as_ref(&self) -> &str {
+        &self.text
+    }
 }
 
 impl Requests {
@@ -67,7 +112,8 @@ impl Requests {
         };
         for path in files {
             let path = path.as_ref();
-            let (file, bytes) = LogFile::open(path).with_context(|| path.display().to_string())?;
+            let (mut file, bytes) = LogFile::open(path).with_context(|| path.display().to_string())?;
+            file.choose_format(&requests.named)?;
             requests.bytes += bytes;
             requests.files.push(file);
             requests.waiting.push(None);
@@ -99,21 +145,19 @@ impl Requests {
     /// Reads the next request of a file.
     fn advance(&mut self, number: usize) -> anyhow::Result<()> {
         let file = &mut self.files[number];
-        while let Some(line) = file.next_line()? {
-            if line.trim().is_empty() {
+        while let Some(RawLine { text, is_cut }) = file.next_line()? {
+            file.line += 1;
+            if text.trim().is_empty() || file.format.unwrap(&text).is_ok_and(|line| line.trim().is_empty()) {
                 continue;
             }
-            match read(&line, &self.named).and_then(|request| file.plausible(request)) {
+            let read = if is_cut { Err(Reason::TooLong) } else { file.format.read(&text, &self.named) };
+            match read.and_then(|request| file.plausible(request)) {
                 Ok(request) => {
                     self.next.push(Reverse((request.at, number)));
                     self.waiting[number] = Some(request);
                     return Ok(());
                 }
-                Err(error) => {
-                    self.unreadable.lines += 1;
-                    let first = || format!("{}:{}: {error}", file.name, file.line);
-                    self.unreadable.first.get_or_insert_with(first);
-                }
+                Err(reason) => self.unreadable.add(reason, &file.name, file.line, &text),
             }
         }
         Ok(())
@@ -137,31 +181,65 @@ impl LogFile {
             Box::new(BufReader::with_capacity(1 << 16, counted))
         };
         let name = path.display().to_string();
-        Ok((Self { name, reader, line: 0, last: None, read, buffer: Vec::new() }, bytes))
+        let file = Self {
+            name,
+            reader,
+            line: 0,
+            first: VecDeque::new(),
+            format: Reader::default(),
+            last: None,
+            read,
+            buffer: Vec::new(),
+        };
+        Ok((file, bytes))
     }
 
     /// Returns a request unless its time is far beyond that of the line before. All others would be decided at its time.
-    fn plausible(&mut self, request: LoggedRequest) -> Result<LoggedRequest, String> {
+    fn plausible(&mut self, request: LoggedRequest) -> Result<LoggedRequest, Reason> {
         if self.last.is_some_and(|last| request.at > last + MAX_GAP) {
-            return Err("the time is more than 30 days after that of the line before".to_owned());
+            return Err(Reason::FarAway);
         }
         self.last = Some(request.at);
         Ok(request)
     }
 
-    /// Returns the next line. Bytes that are not UTF-8 are replaced.
-    fn next_line(&mut self) -> anyhow::Result<Option<String>> {
+    /// Chooses how the file is read, by its first lines.
+    fn choose_format(&mut self, named: &[FieldName]) -> anyhow::Result<()> {
+        let mut bytes = 0;
+        while self.first.len() < FIRST_LINES
+            && bytes < FIRST_BYTES
+            && let Some(line) = self.read_line()?
+        {
+            bytes += line.text.len();
+            self.first.push_back(line);
+        }
+        self.format = Reader::choose(self.first.make_contiguous(), named);
+        Ok(())
+    }
+
+    fn next_line(&mut self) -> anyhow::Result<Option<RawLine>> {
+        match self.first.pop_front() {
+            Some(line) => Ok(Some(line)),
+            None => self.read_line(),
+        }
+    }
+
+    /// Reads a line from the file. Bytes that are not UTF-8 are replaced.
+    fn read_line(&mut self) -> anyhow::Result<Option<RawLine>> {
         self.buffer.clear();
         let at = |line: u64| format!("{}:{line}", self.name);
+        let number = self.line + self.first.len() as u64 + 1;
         let mut limited = (&mut self.reader).take(MAX_LINE as u64);
-        if limited.read_until(b'\n', &mut self.buffer).with_context(|| at(self.line + 1))? == 0 {
+        if limited.read_until(b'\n', &mut self.buffer).with_context(|| at(number))? == 0 {
             return Ok(None);
         }
-        self.line += 1;
-        if !self.buffer.ends_with(b"\n") && self.buffer.len() == MAX_LINE {
-            self.reader.skip_until(b'\n').with_context(|| at(self.line))?;
+        let is_cut = !self.buffer.ends_with(b"\n") && self.buffer.len() == MAX_LINE;
+        if is_cut {
+            self.reader.skip_until(b'\n').with_context(|| at(number))?;
         }
-        Ok(Some(String::from_utf8_lossy(&self.buffer).into_owned()))
+        let bytes =
+            if number == 1 { self.buffer.strip_prefix(BOM).unwrap_or(&self.buffer) } else { &self.buffer };
+        Ok(Some(RawLine { text: String::from_utf8_lossy(bytes).into_owned(), is_cut }))
     }
 }
 

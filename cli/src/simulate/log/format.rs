@@ -1,17 +1,72 @@
-//! Recognizes the format of a line.
+//! How the lines of a file are read. Its first lines choose the wrappers; the format of each line is recognized.
+
+use std::borrow::Cow;
 
 use super::json::FieldName;
+use super::reason::Reason;
+use super::wrap::{WRAPPERS, Wrapper, unwrap};
 use super::{LoggedRequest, clf, envoy, json};
 
-/// Reads a line. The error says what is wrong with it.
-pub(in crate::simulate) fn read(line: &str, named: &[FieldName]) -> Result<LoggedRequest, String> {
-    let line = line.trim();
-    let fields = if line.starts_with('{') {
-        json::read(line, named)
-    } else {
-        envoy::read(line).or_else(|| clf::read(line))
-    };
-    fields.ok_or("not in the common, combined, Envoy or JSON format: write the log in JSON, and name its fields with --field")??.request()
+/// Number of wrappers around each other at most.
+const MAX_WRAPPERS: usize = 2;
+
+/// How the lines of a file are read.
+#[derive(Debug, Default)]
+pub(in crate::simulate) struct Reader {
+    wrappers: Vec<Wrapper>,
+    /// Whether the first lines can be read in two ways.
+    is_unclear: bool,
+}
+
+impl Reader {
+    /// Chooses the wrappers with which most of the first lines can be read, or else the fewest wrappers. Clients choose parts of
+    /// lines, but neither the wrappers nor those of other lines.
+    pub(in crate::simulate) fn choose(first: &[impl AsRef<str>], named: &[FieldName]) -> Self {
+        let mut chosen = (0, Self::default(), Vec::new());
+        let mut chains = vec![Vec::new()];
+        let mut next = 0;
+        while let Some(wrappers) = chains.get(next).cloned() {
+            next += 1;
+            let reader = Self { wrappers, is_unclear: false };
+            let requests: Vec<_> = first.iter().map(|line| reader.read(line.as_ref(), named).ok()).collect();
+            let read = requests.iter().flatten().count();
+            if read > chosen.0 {
+                chosen = (read, Self { wrappers: reader.wrappers.clone(), is_unclear: false }, requests);
+            } else if read > 0 && read == chosen.0 {
+                let mut pairs = requests.iter().flatten().zip(chosen.2.iter().flatten());
+                chosen.1.is_unclear |= pairs.any(|(a, b)| !a.is_same(b));
+            }
+            if reader.wrappers.len() < MAX_WRAPPERS {
+                let outer = WRAPPERS.iter().map(|&wrapper| [&reader.wrappers[..], &[wrapper]].concat());
+                let is_wrapped = |wrappers: &Vec<_>| {
+                    first.iter().any(|line| unwrap(line.as_ref().trim(), wrappers).is_ok())
+                };
+                chains.extend(outer.filter(is_wrapped));
+            }
+        }
+        chosen.1
+    }
+
+    /// Reads a line.
+    pub(in crate::simulate) fn read(&self, line: &str, named: &[FieldName]) -> Result<LoggedRequest, Reason> {
+        if self.is_unclear {
+            return Err(Reason::TwoWays);
+        }
+        let line = self.unwrap(line)?;
+        let line = line.trim();
+        if line.starts_with('{') {
+            return json::read(line, named)?.request();
+        }
+        match envoy::read(line) {
+            Some(fields) => fields.request(),
+            None => clf::read(line).unwrap_or(Err(Reason::Format))?.request(),
+        }
+    }
+
+    /// Removes the wrappers of a line.
+    pub(in crate::simulate) fn unwrap<'a>(&self, line: &'a str) -> Result<Cow<'a, str>, Reason> {
+        unwrap(line.trim(), &self.wrappers)
+    }
 }
 
 #[cfg(test)]
@@ -20,8 +75,8 @@ mod tests {
 
     fn summary(line: &str, named: &[&str]) -> String {
         let named: Vec<_> = named.iter().map(|name| name.parse().unwrap()).collect();
-        match read(line, &named) {
-            Err(error) => error,
+        match Reader::choose(&[line], &named).read(line, &named) {
+            Err(reason) => reason.text().to_owned(),
             Ok(LoggedRequest { at, request, client, status }) => {
                 let header = |name: &str| {
                     let value = request.headers().get(name);
@@ -95,18 +150,18 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_line_is_said() {
         for (line, expected) in [
-            ("", "not in the common, combined, Envoy or JSON format"),
+            ("", "in no known format"),
             ("{}", "no time"),
-            ("{", "not in the common, combined, Envoy or JSON format"),
-            ("[]", "not in the common, combined, Envoy or JSON format"),
+            ("{", "in no known format"),
+            ("[]", "in no known format"),
             (r#"{"time":1795428000,"path":"/"}"#, "no address of a client"),
             (r#"{"time":1795428000,"ip":"192.0.2.1"}"#, "no target"),
-            (r#"{"time":1795428000,"ip":"unix:","path":"/"}"#, "the client \"unix:\" is not an IP address"),
-            (r#"{"time":1795428000,"ip":"192.0.2.1","path":"/ a"}"#, "invalid uri"),
-            (r#"192.0.2.7 - - [23/Nov/2026:10:00:00 +0000] "\x16\x03\x01" 400 0"#, "is not a request"),
+            (r#"{"time":1795428000,"ip":"unix:","path":"/"}"#, "the client is not an IP address"),
+            (r#"{"time":1795428000,"ip":"192.0.2.1","path":"/ a"}"#, "not an HTTP request"),
+            (r#"192.0.2.7 - - [23/Nov/2026:10:00:00 +0000] "\x16\x03\x01" 400 0"#, "not an HTTP request"),
             (
                 r#"[2026-11-23T10:00:00Z] "GET / HTTP/2" 200 - 1 0 2 1 "192.0.2.1" "9.9.9.9" "x" "id" "host" "10.0.2.1:80""#,
-                "not in the common, combined, Envoy or JSON format",
+                "in no known format",
             ),
             (r#"192.0.2.7 - - [yesterday] "GET / HTTP/1.1" 400 0"#, "no time"),
         ] {

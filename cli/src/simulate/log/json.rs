@@ -1,9 +1,12 @@
 //! Lines of JSON, with the names of fields that Caddy, Traefik, Envoy, nginx and others use, or names that the user gives.
 
+use std::fmt::Formatter;
 use std::str::FromStr;
 
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
+use super::reason::Reason;
 use super::{Fields, time};
 
 /// Names of fields, in the order in which they are tried. A dot leads into an object.
@@ -105,9 +108,92 @@ impl FromStr for FieldName {
     }
 }
 
-/// Reads a line. Returns `None` if it is not an object in JSON.
-pub(super) fn read(line: &str, named: &[FieldName]) -> Option<Result<Fields, String>> {
-    let object: Value = serde_json::from_str(line).ok().filter(Value::is_object)?;
+/// Fields that have a whole line: of Docker and Fluent Bit, of stern and others, and of journald.
+const WRAPPED: &[&str] = &["log", "message", "MESSAGE"];
+
+/// Returns the line that an object has in a field, unless there are two such fields.
+pub(super) fn wrapped(line: &str) -> Option<String> {
+    let object = object(line).ok()?;
+    let mut found = WRAPPED.iter().filter_map(|name| object.get(name)?.as_str());
+    let line = found.next()?;
+    found.next().is_none().then(|| line.to_owned())
+}
+
+/// Reads an object in which no field has two values: a client may have chosen the second.
+fn object(line: &str) -> Result<Value, Reason> {
+    let mut is_repeated = false;
+    let mut deserializer = serde_json::Deserializer::from_str(line);
+    let value = Unique(&mut is_repeated).deserialize(&mut deserializer);
+    let value = value.and_then(|value| deserializer.end().map(|()| value));
+    value.ok().filter(Value::is_object).ok_or(if is_repeated { Reason::Repeated } else { Reason::Format })
+}
+
+/// Reads a value, and notes whether a field has two values.
+struct Unique<'a>(&'a mut bool);
+
+impl<'de> DeserializeSeed<'de> for Unique<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Unique<'_> {
+    type Value = Value;
+
+    fn expecting(&self, formatter: &mut Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("JSON")
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+        let mut values = Vec::new();
+        while let Some(value) = list.next_element_seed(Unique(self.0))? {
+            values.push(value);
+        }
+        Ok(Value::Array(values))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut values = serde_json::Map::new();
+        while let Some(name) = map.next_key::<String>()? {
+            let value = map.next_value_seed(Unique(self.0))?;
+            if values.insert(name, value).is_some() {
+                *self.0 = true;
+                return Err(A::Error::custom("a field has two values"));
+            }
+        }
+        Ok(Value::Object(values))
+    }
+}
+
+/// Reads a line.
+pub(super) fn read(line: &str, named: &[FieldName]) -> Result<Fields, Reason> {
+    let object = object(line)?;
     let text = |part: &Part, names: &[&str]| first(&object, named, part, names, text_of);
     let at = first(&object, named, &Part::Time, TIME, |time| match time {
         Value::Number(number) => time::number(number.as_f64()?),
@@ -121,6 +207,7 @@ pub(super) fn read(line: &str, named: &[FieldName]) -> Option<Result<Fields, Str
         client: text(&Part::Client, CLIENT),
         status: text(&Part::Status, STATUS).and_then(|status| status.parse().ok()),
         headers: Vec::new(),
+        is_named: true,
     };
     // The line of the request, as nginx calls it.
     if let (None, Some(line)) = (&fields.target, value(&object, "request").and_then(Value::as_str)) {
@@ -139,7 +226,7 @@ pub(super) fn read(line: &str, named: &[FieldName]) -> Option<Result<Fields, Str
             }
         }
     }
-    Some(Ok(fields))
+    Ok(fields)
 }
 
 /// Returns the first of some fields that can be read, or the one that the user names.

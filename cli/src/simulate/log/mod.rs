@@ -1,6 +1,8 @@
 //! Access logs: requests of the past, from files of the usual formats.
 //!
-//! - [`mod@format`]: recognizes the format of a line and reads it: [`clf`], [`envoy`] or [`json`]; [`time`]: times as logs write them.
+//! - [`wrap`]: removes what container runtimes and others write around a line.
+//! - [`format`]: recognizes the format of a line and reads it: [`clf`], [`envoy`] or [`json`]; [`time`]: times as logs write them.
+//! - [`reason`]: why a line cannot be read.
 //! - [`files`]: reads files, also compressed ones, in the order of time.
 
 pub(super) mod clf;
@@ -8,13 +10,16 @@ pub(super) mod envoy;
 pub(super) mod files;
 pub(super) mod format;
 pub(super) mod json;
+pub(super) mod reason;
 pub(super) mod time;
+pub(super) mod wrap;
 
 use std::net::IpAddr;
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, StatusCode};
 use http_body_util::Empty;
+use reason::Reason;
 
 /// A request of an access log.
 #[derive(Debug)]
@@ -27,6 +32,17 @@ pub(super) struct LoggedRequest {
     pub(super) status: Option<StatusCode>,
 }
 
+impl LoggedRequest {
+    /// Reports whether two lines are about the same request.
+    fn is_same(&self, other: &Self) -> bool {
+        let parts = |logged: &Self| (logged.at, logged.client, logged.status);
+        let head = |logged: &Self| (logged.request.method().clone(), logged.request.uri().clone());
+        parts(self) == parts(other)
+            && head(self) == head(other)
+            && self.request.headers() == other.request.headers()
+    }
+}
+
 /// The fields of a line before they are checked.
 #[derive(Debug, Default)]
 pub(super) struct Fields {
@@ -36,28 +52,28 @@ pub(super) struct Fields {
     pub(super) client: Option<String>,
     pub(super) status: Option<u16>,
     pub(super) headers: Vec<(String, String)>,
+    /// Whether fields have names, so that the user can name others.
+    pub(super) is_named: bool,
 }
 
 impl Fields {
     /// Returns the request, or what is wrong with the line.
-    pub(super) fn request(self) -> Result<LoggedRequest, String> {
-        let at = self.at.ok_or("no time: name its field with --field time=FIELD")?;
-        let client = self.client.ok_or("no address of a client: name its field with --field client=FIELD")?;
-        let client = address(&client).ok_or_else(|| {
-            format!("the client {client:?} is not an IP address: name its field with --field client=FIELD")
-        })?;
-        let target = self.target.ok_or("no target: name its field with --field target=FIELD")?;
-        let method = self.method.unwrap_or_else(|| "GET".to_owned());
-        let mut request = Request::builder().method(method.as_str()).uri(path_and_query(&target));
+    pub(super) fn request(self) -> Result<LoggedRequest, Reason> {
+        let or = |field: Reason, other: Reason| if self.is_named { field } else { other };
+        let at = self.at.ok_or(or(Reason::NoTimeField, Reason::NoTime))?;
+        let client = self.client.as_deref().filter(|client| !client.is_empty() && *client != "-");
+        let client = client.ok_or(or(Reason::NoClientField, Reason::NoClient))?;
+        let client = address(client).ok_or(Reason::NotAnAddress)?;
+        let target = self.target.as_deref().ok_or(or(Reason::NoTargetField, Reason::NoTarget))?;
+        let method = self.method.as_deref().unwrap_or("GET");
+        let mut request = Request::builder().method(method).uri(path_and_query(target));
         for (name, value) in &self.headers {
             // One that cannot be sent is left out.
             if let Ok(value) = HeaderValue::from_str(value) {
                 request = request.header(name, value);
             }
         }
-        let request = request
-            .body(Empty::new())
-            .map_err(|error| format!("the request {method} {target:?} is not valid: {error}"))?;
+        let request = request.body(Empty::new()).map_err(|_| Reason::NotARequest)?;
         Ok(LoggedRequest {
             at,
             request,

@@ -38,10 +38,16 @@ pub(in crate::simulate) fn page(report: &Report) -> String {
         report.end,
         escape(&logs)
     );
-    if let Some(first) = &report.first_unreadable {
+    if !report.unreadable.is_empty() {
         let lines = count(report.unreadable_lines, "line");
-        let _ =
-            writeln!(page, "<p class=\"dim\">{lines} could not be read; the first: {}</p>", escape(first));
+        let _ = writeln!(
+            page,
+            "<p>{lines} could not be read:</p>\n<table>\n<tr><th>reason</th><th>first</th><th>line</th><th class=\"n\">lines</th></tr>"
+        );
+        for reason in &report.unreadable {
+            row(&mut page, &[reason.reason, &reason.at, &reason.line], &[grouped(reason.lines)]);
+        }
+        page.push_str("</table>\n");
     }
     if report.out_of_order > 0 {
         let late = count(report.out_of_order, "line");

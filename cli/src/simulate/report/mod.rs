@@ -13,7 +13,8 @@ use serde::Serialize;
 use sluice_limiter::Rate;
 
 use super::candidate::Candidate;
-use super::log::files::Unreadable;
+use super::log::files::{Unreadable, UnreadableLines};
+use super::log::reason::Reason;
 use super::series::Series;
 use super::tally::{ClientTally, LimitTally};
 use crate::output::count;
@@ -44,8 +45,8 @@ pub(super) struct Report {
     /// Requests that the log has after later ones. They are decided at the time of those.
     out_of_order: u64,
     unreadable_lines: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    first_unreadable: Option<String>,
+    /// The lines that could not be read, by the reason.
+    unreadable: Vec<UnreadableReport>,
     begin: String,
     end: String,
     seconds: f64,
@@ -53,6 +54,18 @@ pub(super) struct Report {
     /// Requests that only one of two candidates denied, and that both did.
     #[serde(skip_serializing_if = "Option::is_none")]
     comparison: Option<Comparison>,
+}
+
+/// Lines that could not be read for one reason.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct UnreadableReport {
+    pub(super) lines: u64,
+    pub(super) reason: &'static str,
+    /// Place of the first: `access.log:17`.
+    pub(super) at: String,
+    /// Beginning of the first.
+    pub(super) line: String,
 }
 
 /// The policies of a file.
@@ -138,13 +151,28 @@ impl Report {
             requests,
             out_of_order: late,
             unreadable_lines: unreadable.lines,
-            first_unreadable: unreadable.first,
+            unreadable: UnreadableReport::all(unreadable),
             begin: time(begin),
             end: time(end),
             seconds: (end - begin) as f64 / 1e6,
             files: files.collect(),
             comparison: (candidates.len() == 2).then_some(Comparison { only_first, only_second, both }),
         }
+    }
+}
+
+impl UnreadableReport {
+    /// Returns the reasons of most lines first.
+    pub(super) fn all(unreadable: Unreadable) -> Vec<Self> {
+        let row = |(reason, UnreadableLines { lines, at, line }): (Reason, UnreadableLines)| Self {
+            lines,
+            reason: reason.text(),
+            at,
+            line,
+        };
+        let mut rows: Vec<_> = unreadable.reasons.into_iter().map(row).collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.lines));
+        rows
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{FileReport, LimitReport, Report, share};
+use super::{FileReport, LimitReport, Report, UnreadableReport, share};
 use crate::output::{count, grouped, table};
 
 /// Returns the result as text.
@@ -10,12 +10,9 @@ pub(in crate::simulate) fn text(report: &Report) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{} from {} to {}", count(report.requests, "request"), report.begin, report.end,);
-    if let Some(first) = &report.first_unreadable {
-        let _ = writeln!(
-            text,
-            "{} could not be read; the first: {first}",
-            count(report.unreadable_lines, "line")
-        );
+    if !report.unreadable.is_empty() {
+        let _ = writeln!(text, "{} could not be read:", count(report.unreadable_lines, "line"));
+        text.push_str(&unreadable(&report.unreadable));
     }
     if report.out_of_order > 0 {
         let late = count(report.out_of_order, "line");
@@ -52,6 +49,15 @@ pub(in crate::simulate) fn text(report: &Report) -> String {
         );
     }
     text
+}
+
+/// Returns the lines that could not be read as a table by the reason.
+pub(in crate::simulate) fn unreadable(reasons: &[UnreadableReport]) -> String {
+    let header = ["LINES", "REASON", "FIRST", "LINE"].map(str::to_owned);
+    let row = |row: &UnreadableReport| {
+        [grouped(row.lines), row.reason.to_owned(), row.at.clone(), row.line.clone()]
+    };
+    table(std::iter::once(header).chain(reasons.iter().map(row)))
 }
 
 fn limits(text: &mut String, file: &FileReport) {

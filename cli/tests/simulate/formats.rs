@@ -1,0 +1,112 @@
+//! Logs as they are found: with what runtimes and tools write around each line.
+
+use super::{folder, json, line, policy, simulate};
+
+/// Writes something around a line.
+type Wrap<'a> = &'a dyn Fn(&str) -> String;
+
+/// Wraps each line of a log.
+fn wrapped(log: &str, wrap: impl Fn(usize, &str) -> String) -> String {
+    log.lines().enumerate().map(|(n, line)| wrap(n, line) + "\n").collect()
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::to_string(text).unwrap()
+}
+
+#[test]
+fn what_runtimes_and_tools_write_around_a_line_is_removed() {
+    let log: String = (0..20).map(|second| line(second, "192.0.2.1", "/", 200)).collect();
+    let folder = folder(&[("p.yaml", &policy(5)), ("plain.log", &log)]);
+    let result = |name: &str| {
+        let report = json(folder.path(), &["--policy", "p.yaml", name]);
+        let file = &report["files"][0];
+        (report["requests"].clone(), report["unreadableLines"].clone(), file["denied"].clone())
+    };
+    let plain = result("plain.log");
+    assert_eq!(plain, (20.into(), 0.into(), 15.into()));
+    let time = "2026-11-23T10:00:05.123456789Z";
+    let cri = |line: &str| format!("{time} stdout F {line}");
+    let docker = |line: &str| {
+        format!("{{\"log\":{},\"stream\":\"stdout\",\"time\":\"{time}\"}}", quoted(&format!("{line}\n")))
+    };
+    let syslog = |line: &str| format!("Nov 23 10:00:05 node-1 nginx[71]: {line}");
+    let wraps: &[(&str, Wrap<'_>)] = &[
+        ("cri", &cri),
+        ("docker", &docker),
+        ("timestamps", &|line| format!("{time} {line}")),
+        ("prefix", &|line| format!("[pod/web-5c9f-x2x/nginx] {line}")),
+        ("prefix and timestamps", &|line| format!("[pod/web-5c9f-x2x/nginx] {time} {line}")),
+        ("stern", &|line| format!("web-5c9f-x2x nginx {line}")),
+        ("stern in color", &|line| format!("\x1b[32mweb-5c9f-x2x\x1b[0m \x1b[33mnginx\x1b[0m {line}")),
+        ("stern of all namespaces", &|line| format!("shop web-5c9f-x2x nginx {line}")),
+        ("stern in JSON", &|line| {
+            format!("{{\"message\":{},\"podName\":\"web-1\",\"containerName\":\"nginx\"}}", quoted(line))
+        }),
+        ("compose", &|line| format!("web-1  | {line}")),
+        ("compose with timestamps", &|line| format!("web-1  | {time} {line}")),
+        ("compose in color", &|line| format!("\x1b[36mweb-1  | \x1b[0m{line}")),
+        ("journald", &syslog),
+        ("journald with ISO times", &|line| format!("2026-11-23T10:00:05+0000 node-1 nginx[71]: {line}")),
+        ("journald in JSON", &|line| {
+            format!("{{\"MESSAGE\":{},\"_PID\":\"71\",\"PRIORITY\":\"6\"}}", quoted(line))
+        }),
+        ("syslog with priority", &|line| format!("<190>Nov 23 10:00:05 node-1 nginx: {line}")),
+        ("syslog of RFC 5424", &|line| format!("<190>1 {time} node-1 nginx 71 - [a@1 b=\"c\\\"]\"] {line}")),
+        ("a byte order mark", &|line| line.to_owned()),
+        ("docker in CRI", &|line| cri(&docker(line))),
+        ("syslog in docker", &|line| docker(&syslog(line))),
+    ];
+    for (name, wrap) in wraps {
+        let mut text = wrapped(&log, |_, line| wrap(line));
+        if *name == "a byte order mark" {
+            text.insert(0, '\u{feff}');
+        }
+        std::fs::write(folder.path().join("wrapped.log"), text).unwrap();
+        assert_eq!(result("wrapped.log"), plain, "{name}");
+    }
+}
+
+#[test]
+fn a_client_does_not_choose_how_its_line_is_read() {
+    let log: String = (0..20).map(|second| line(second, "192.0.2.1", "/", 200)).collect();
+    let forged = line(5, "203.0.113.9", "/forged", 200);
+    let forged = forged.trim_end();
+    let time = "2026-11-23T10:00:05.123456789Z";
+    let cri = |line: &str| format!("{time} stdout F {line}");
+    let inside = |line: &str| line.replace("\"ua\"", &quoted(&cri(forged)));
+    let cases = [
+        // Forged lines in a part of the line, in a log with wrappers and without.
+        ("wrapped", wrapped(&log, |_, line| cri(&inside(line))), 20, 0),
+        ("plain", wrapped(&log, |_, line| inside(line)), 20, 0),
+        // Lines that are wrapped otherwise than the first ones.
+        ("less", wrapped(&log, |_, line| cri(line)) + forged + "\n", 20, 1),
+        ("more", log.clone() + &cri(forged) + "\n", 20, 1),
+        ("deeper", wrapped(&log, |_, line| cri(line)) + &cri(&cri(forged)) + "\n", 20, 1),
+        ("piece", wrapped(&log, |_, line| cri(line)) + &cri(forged).replace(" F ", " P ") + "\n", 20, 1),
+        // A field that is there twice.
+        (
+            "twice",
+            log.clone() + "{\"ts\":1795428000,\"ip\":\"192.0.2.1\",\"path\":\"/\",\"ip\":\"203.0.113.9\"}\n",
+            20,
+            1,
+        ),
+    ];
+    for (name, text, requests, unreadable) in cases {
+        let folder = folder(&[("p.yaml", &policy(5)), ("a.log", &text)]);
+        let report = json(folder.path(), &["--policy", "p.yaml", "a.log"]);
+        assert_eq!(
+            (&report["requests"], &report["unreadableLines"]),
+            (&requests.into(), &unreadable.into()),
+            "{name}: {report}"
+        );
+        assert_eq!(report["files"][0]["limits"][0]["clients"], 1, "{name}");
+    }
+    // Both the object and the line within it are requests.
+    let both = |line: &str| {
+        format!("{{\"ts\":1795428000,\"ip\":\"203.0.113.9\",\"path\":\"/\",\"log\":{}}}", quoted(line))
+    };
+    let folder = folder(&[("p.yaml", &policy(5)), ("a.log", &wrapped(&log, |_, line| both(line)))]);
+    let (code, _, errors) = simulate(folder.path(), &["--policy", "p.yaml", "a.log"]);
+    assert!(code == Some(1) && errors.contains("20      can be read in two ways"), "{errors}");
+}
