@@ -13,6 +13,7 @@ mod series;
 mod tally;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -23,6 +24,7 @@ use sluice_crds::checks::installation::InstallationArgs;
 use crate::output::{Format, print, print_json};
 use candidate::Candidate;
 use log::files::Requests;
+use log::format::{Format as LogFormat, Hints};
 use log::json::FieldName;
 use report::{Report, UnreadableReport};
 
@@ -35,9 +37,15 @@ pub(crate) struct SimulateArgs {
     /// File with RateLimitPolicy objects; may be given twice to compare two files
     #[arg(long, value_name = "FILE", required = true)]
     policy: Vec<PathBuf>,
-    /// Access logs in the common, combined, Envoy or JSON format, also with .gz; - reads standard input
+    /// Access logs, also compressed with gzip or zstd; - reads standard input
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
+    /// Format of the logs, if it is not recognized: a name such as combined, or a format string of nginx or Apache httpd
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<LogFormat>,
+    /// Exit with 2 if more than this part of the lines could not be read
+    #[arg(long, value_name = "PERCENT")]
+    max_unreadable: Option<f64>,
     /// Field of JSON logs with the time, method, target, client, status or a header, such as header:x-customer=user.id
     #[arg(long, value_name = "NAME=FIELD")]
     field: Vec<FieldName>,
@@ -54,13 +62,13 @@ pub(crate) struct SimulateArgs {
     installation: InstallationArgs,
 }
 
-/// Replays the logs and prints the result.
-pub(crate) async fn simulate(args: SimulateArgs) -> Result<()> {
+/// Replays the logs and prints the result. Exits with 2 if too many lines could not be read.
+pub(crate) async fn simulate(args: SimulateArgs) -> Result<ExitCode> {
     if args.policy.len() > 2 {
         bail!("--policy is given {} times: at most two files can be compared", args.policy.len());
     }
     let installation = (&args.installation).into();
-    let mut requests = Requests::open(&args.logs, args.field)?;
+    let mut requests = Requests::open(&args.logs, Hints { fields: args.field, format: args.format })?;
     let begin = requests.begin();
     let candidates = args.policy.iter().map(|file| Candidate::load(file, &installation, begin.unwrap_or(0)));
     let mut candidates = candidates.collect::<Result<Vec<_>>>()?;
@@ -94,6 +102,7 @@ pub(crate) async fn simulate(args: SimulateArgs) -> Result<()> {
         requests: count,
         late,
         unreadable: requests.unreadable,
+        incomplete: requests.incomplete,
         begin,
         end,
         denied: only,
@@ -105,14 +114,16 @@ pub(crate) async fn simulate(args: SimulateArgs) -> Result<()> {
         std::fs::write(file, page).with_context(|| format!("cannot write {}", file.display()))?;
     }
     match args.output {
-        Format::Json => print_json(&report),
+        Format::Json => print_json(&report)?,
         Format::Table => {
             let page =
                 args.html.as_ref().map(|file| format!("\nThe page with charts is {}.\n", file.display()));
 
-            print(&(report::text::text(&report) + &page.unwrap_or_default()))
+            print(&(report::text::text(&report) + &page.unwrap_or_default()))?;
         }
     }
+    let is_too_much = args.max_unreadable.is_some_and(|most| report.unreadable_percent() > most);
+    Ok(if is_too_much { ExitCode::from(2) } else { ExitCode::SUCCESS })
 }
 
 /// Shows progress on a terminal.

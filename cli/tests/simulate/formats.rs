@@ -1,5 +1,12 @@
 //! Logs as they are found: with what runtimes and tools write around each line.
 
+use std::io::Write as _;
+
+use assert_cmd::Command;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::Value;
+
 use super::{folder, json, line, policy, simulate};
 
 /// Writes something around a line.
@@ -109,4 +116,53 @@ fn a_client_does_not_choose_how_its_line_is_read() {
     let folder = folder(&[("p.yaml", &policy(5)), ("a.log", &wrapped(&log, |_, line| both(line)))]);
     let (code, _, errors) = simulate(folder.path(), &["--policy", "p.yaml", "a.log"]);
     assert!(code == Some(1) && errors.contains("20      can be read in two ways"), "{errors}");
+}
+
+#[test]
+fn what_is_compressed_is_read_by_its_content_and_as_far_as_it_goes() {
+    let log: String = (0..1_000).map(|n| line(n, "192.0.2.1", &format!("/{}", n * n % 977), 200)).collect();
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+    gzip.write_all(log.as_bytes()).unwrap();
+    let gzip = gzip.finish().unwrap();
+    let zstd = zstd::encode_all(log.as_bytes(), 3).unwrap();
+    let folder = folder(&[("p.yaml", &policy(60))]);
+    for whole in [gzip, zstd] {
+        // Two parts after each other, as rotation and `cat` make them.
+        std::fs::write(folder.path().join("a.log"), [&whole[..], &whole[..]].concat()).unwrap();
+        let report = json(folder.path(), &["--policy", "p.yaml", "a.log"]);
+        assert_eq!((&report["requests"], &report["incomplete"]), (&2_000.into(), &Value::Array(Vec::new())));
+        let output = Command::cargo_bin("sluice")
+            .unwrap()
+            .current_dir(folder.path())
+            .args(["simulate", "--policy", "p.yaml", "-o", "json", "-"])
+            .write_stdin(whole.clone())
+            .output()
+            .unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["requests"], 1_000);
+        let cut = [&whole[..], &whole[..whole.len() / 2]].concat();
+        std::fs::write(folder.path().join("a.log"), cut).unwrap();
+        let report = json(folder.path(), &["--policy", "p.yaml", "a.log"]);
+        assert!(
+            report["requests"].as_u64().unwrap() >= 1_000 && report["incomplete"][0] == "a.log",
+            "{report}"
+        );
+        let (_, text, _) = simulate(folder.path(), &["--policy", "p.yaml", "a.log"]);
+        assert!(
+            text.contains("a.log ends in the middle or is broken there: what precedes was read"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn too_many_unreadable_lines_are_an_exit_status() {
+    let log: String = (0..9).map(|second| line(second, "192.0.2.1", "/", 200)).collect();
+    let folder = folder(&[("p.yaml", &policy(60)), ("a.log", &(log + "garbage\n"))]);
+    for (most, expected) in [("10", 0), ("9.9", 2), ("0", 2)] {
+        let (code, text, _) =
+            simulate(folder.path(), &["--policy", "p.yaml", "--max-unreadable", most, "a.log"]);
+        assert_eq!(code, Some(expected), "{most}");
+        assert!(text.starts_with("9 requests from"), "{text}");
+    }
 }

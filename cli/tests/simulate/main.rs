@@ -314,7 +314,7 @@ fn what_is_wrong_is_said_and_what_can_be_read_is_replayed() {
         (&["--policy", "p.yaml", "missing.log"], "missing.log: No such file"),
         (&["--policy", "missing.yaml", "mixed.log"], "missing.yaml: No such file"),
         (&["--policy", "wrong.yaml", "mixed.log"], "wrong.yaml:4: spec"),
-        (&["--policy", "p.yaml", "broken.log.gz"], "broken.log.gz:1: "),
+        (&["--policy", "p.yaml", "broken.log.gz"], "broken.log.gz:1 "),
         (
             &["--policy", "p.yaml", "--policy", "p.yaml", "--policy", "p.yaml", "mixed.log"],
             "at most two files",

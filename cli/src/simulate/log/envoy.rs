@@ -10,7 +10,7 @@ use super::{Fields, time};
 /// request, the host, and the server that answered. Envoy escapes nothing, so a line with another number of quotation marks is
 /// not read: a client could have chosen its parts.
 static LINE: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    let texts = r#""([^"]*)" "([^"]*)" "[^"]*" "([^"]*)" "[^"]*"(?: [^"]*)?$"#;
+    let texts = r#""([^"]*)" "([^"]*)" "[^"]*" "([^"]*)" "[^"]*"(?: \S+ \S+ \S+ ([^"\s]+) [^"]*| [^"]*)?$"#;
     let numbers = r"\d+ \d+ \d+ (?:\d+|-)";
     let line = format!(
         r#"^\[(\d{{4}}-[^\]]+)\] "(\S+) (\S+) [^"]*" (\d+) \S+ (?:\S+ \S+ "[^"]*" )?{numbers} {texts}"#
@@ -27,11 +27,10 @@ pub(super) fn read(line: &str) -> Option<Fields> {
         at: time::rfc3339(part(1)),
         method: Some(part(2).to_owned()),
         target: Some(part(3).to_owned()),
-        // Envoy appends the address of its own client.
-        client: forwarded.rsplit(',').next().map(|last| last.trim().to_owned()),
+        // Envoy appends the address of its own client. Istio has it also as the fourth value after the server.
+        client: Some(if forwarded == "-" { part(8) } else { forwarded }.to_owned()),
         status: part(4).parse().ok(),
-        headers: Vec::new(),
-        is_named: false,
+        ..Fields::default()
     };
     fields.header("x-forwarded-for", forwarded);
     fields.header("user-agent", part(6));

@@ -3,18 +3,16 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::Context as _;
-use flate2::read::MultiGzDecoder;
-
 use super::LoggedRequest;
-use super::format::Reader;
-use super::json::FieldName;
+use super::format::{Hints, Reader};
 use super::reason::Reason;
+use super::source::decompressed;
+use anyhow::Context as _;
 
 /// Longest line, in bytes. The rest of a longer one is skipped.
 const MAX_LINE: usize = 256 * 1024;
@@ -34,7 +32,9 @@ pub(in crate::simulate) struct Requests {
     /// The next request of each file, earliest first.
     next: BinaryHeap<Reverse<(u64, usize)>>,
     waiting: Vec<Option<LoggedRequest>>,
-    named: Vec<FieldName>,
+    hints: Hints,
+    /// Names of files that end in the middle, or are broken there.
+    pub(in crate::simulate) incomplete: Vec<String>,
     /// Number of bytes of all files.
     pub(in crate::simulate) bytes: u64,
     pub(in crate::simulate) unreadable: Unreadable,
@@ -72,6 +72,9 @@ impl Unreadable {
 struct LogFile {
     name: String,
     reader: Box<dyn BufRead>,
+    is_compressed: bool,
+    /// Whether the compressed file ends in the middle, or is broken there.
+    is_incomplete: bool,
     line: u64,
     /// First lines that are not read yet.
     first: VecDeque<RawLine>,
@@ -97,23 +100,21 @@ impl AsRef<str> for RawLine {
 }
 
 impl Requests {
-    /// Opens files; `-` is standard input. Files that end with .gz are decompressed.
-    pub(in crate::simulate) fn open(
-        files: &[impl AsRef<Path>],
-        named: Vec<FieldName>,
-    ) -> anyhow::Result<Self> {
+    /// Opens files; `-` is standard input. Files of gzip and zstd are decompressed.
+    pub(in crate::simulate) fn open(files: &[impl AsRef<Path>], hints: Hints) -> anyhow::Result<Self> {
         let mut requests = Self {
             files: Vec::new(),
             next: BinaryHeap::new(),
             waiting: Vec::new(),
-            named,
+            hints,
+            incomplete: Vec::new(),
             bytes: 0,
             unreadable: Unreadable::default(),
         };
         for path in files {
             let path = path.as_ref();
             let (mut file, bytes) = LogFile::open(path).with_context(|| path.display().to_string())?;
-            file.choose_format(&requests.named)?;
+            file.choose_format(&requests.hints)?;
             requests.bytes += bytes;
             requests.files.push(file);
             requests.waiting.push(None);
@@ -147,10 +148,13 @@ impl Requests {
         let file = &mut self.files[number];
         while let Some(RawLine { text, is_cut }) = file.next_line()? {
             file.line += 1;
-            if text.trim().is_empty() || file.format.unwrap(&text).is_ok_and(|line| line.trim().is_empty()) {
+            if file.format.directive(&text)
+                || text.trim().is_empty()
+                || file.format.unwrap(&text).is_ok_and(|line| line.trim().is_empty())
+            {
                 continue;
             }
-            let read = if is_cut { Err(Reason::TooLong) } else { file.format.read(&text, &self.named) };
+            let read = if is_cut { Err(Reason::TooLong) } else { file.format.read(&text, &self.hints) };
             match read.and_then(|request| file.plausible(request)) {
                 Ok(request) => {
                     self.next.push(Reverse((request.at, number)));
@@ -159,6 +163,9 @@ impl Requests {
                 }
                 Err(reason) => self.unreadable.add(reason, &file.name, file.line, &text),
             }
+        }
+        if std::mem::take(&mut file.is_incomplete) {
+            self.incomplete.push(file.name.clone());
         }
         Ok(())
     }
@@ -175,15 +182,13 @@ impl LogFile {
             (Box::new(file), bytes)
         };
         let counted = Counted { source, read: read.clone() };
-        let reader: Box<dyn BufRead> = if path.extension().is_some_and(|extension| extension == "gz") {
-            Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(BufReader::new(counted))))
-        } else {
-            Box::new(BufReader::with_capacity(1 << 16, counted))
-        };
+        let (reader, is_compressed) = decompressed(counted)?;
         let name = path.display().to_string();
         let file = Self {
             name,
             reader,
+            is_compressed,
+            is_incomplete: false,
             line: 0,
             first: VecDeque::new(),
             format: Reader::default(),
@@ -204,7 +209,7 @@ impl LogFile {
     }
 
     /// Chooses how the file is read, by its first lines.
-    fn choose_format(&mut self, named: &[FieldName]) -> anyhow::Result<()> {
+    fn choose_format(&mut self, hints: &Hints) -> anyhow::Result<()> {
         let mut bytes = 0;
         while self.first.len() < FIRST_LINES
             && bytes < FIRST_BYTES
@@ -213,7 +218,7 @@ impl LogFile {
             bytes += line.text.len();
             self.first.push_back(line);
         }
-        self.format = Reader::choose(self.first.make_contiguous(), named);
+        self.format = Reader::choose(self.first.make_contiguous(), hints);
         Ok(())
     }
 
@@ -230,12 +235,23 @@ impl LogFile {
         let at = |line: u64| format!("{}:{line}", self.name);
         let number = self.line + self.first.len() as u64 + 1;
         let mut limited = (&mut self.reader).take(MAX_LINE as u64);
-        if limited.read_until(b'\n', &mut self.buffer).with_context(|| at(number))? == 0 {
-            return Ok(None);
-        }
+        match limited.read_until(b'\n', &mut self.buffer) {
+            Ok(0) => return Ok(None),
+            // What was read of the last line is not all of it.
+            Err(_) if self.is_compressed => {
+                self.is_incomplete = true;
+                return Ok(None);
+            }
+            read => read.with_context(|| at(number))?,
+        };
         let is_cut = !self.buffer.ends_with(b"\n") && self.buffer.len() == MAX_LINE;
         if is_cut {
-            self.reader.skip_until(b'\n').with_context(|| at(number))?;
+            match self.reader.skip_until(b'\n') {
+                Err(_) if self.is_compressed => self.is_incomplete = true,
+                skipped => {
+                    skipped.with_context(|| at(number))?;
+                }
+            }
         }
         let bytes =
             if number == 1 { self.buffer.strip_prefix(BOM).unwrap_or(&self.buffer) } else { &self.buffer };

@@ -11,14 +11,15 @@ use super::{Fields, time};
 
 /// Names of fields, in the order in which they are tried. A dot leads into an object.
 const TIME: &[&str] = &[
+    // The begin of a request precedes its end.
+    "start_time",
+    "StartUTC",
     "time",
     "timestamp",
     "@timestamp",
     "ts",
     "time_iso8601",
     "time_local",
-    "start_time",
-    "StartUTC",
     "msec",
     "date",
 ];
@@ -35,7 +36,9 @@ const TARGET: &[&str] = &[
     "RequestPath",
     "http_path",
     "x-envoy-original-path",
+    "x-envoy-origin-path",
 ];
+const QUERY: &[&str] = &["request_query", "args", "query_string", "query"];
 const CLIENT: &[&str] = &[
     "remote_addr",
     "client_ip",
@@ -49,11 +52,24 @@ const CLIENT: &[&str] = &[
     "downstream_direct_remote_address",
     "clientip",
     "ip",
+    // Lists that end with the address of the proxy's own client.
+    "x_forward_for",
+    "x_forwarded_for",
+    "x-forwarded-for",
 ];
 const STATUS: &[&str] =
     &["status", "status_code", "response_code", "DownstreamStatus", "response.status", "code"];
-const HOST: &[&str] =
-    &["host", "http_host", "authority", "request.host", "RequestHost", "RequestAddr", "server_name"];
+const HOST: &[&str] = &[
+    "host",
+    "http_host",
+    "authority",
+    ":authority",
+    "vhost",
+    "request.host",
+    "RequestHost",
+    "RequestAddr",
+    "server_name",
+];
 /// Prefixes of fields that have headers, such as `http_user_agent` of nginx and `request_User-Agent` of Traefik.
 const HEADER_PREFIXES: &[&str] = &["http_", "request_"];
 /// Objects that have headers.
@@ -204,15 +220,30 @@ pub(super) fn read(line: &str, named: &[FieldName]) -> Result<Fields, Reason> {
         at,
         method: text(&Part::Method, METHOD),
         target: text(&Part::Target, TARGET),
-        client: text(&Part::Client, CLIENT),
+        client: first(&object, named, &Part::Client, CLIENT, addresses),
         status: text(&Part::Status, STATUS).and_then(|status| status.parse().ok()),
-        headers: Vec::new(),
         is_named: true,
+        ..Fields::default()
     };
     // The line of the request, as nginx calls it.
     if let (None, Some(line)) = (&fields.target, value(&object, "request").and_then(Value::as_str)) {
-        let mut words = line.split(' ').map(str::to_owned);
-        (fields.method, fields.target) = (fields.method.or(words.next()), words.next());
+        fields.request_line(line);
+    }
+    if let (Some(target), Some(query)) =
+        (&mut fields.target, first(&object, &[], &Part::Target, QUERY, text_of))
+        && !target.contains('?')
+    {
+        target.push('?');
+        target.push_str(&query);
+    }
+    // nginx and Caddy write the time of the end, and how many seconds the request took.
+    let is_begin = named.iter().any(|name| name.part == Part::Time)
+        || TIME[..2].iter().any(|name| object.get(name).is_some());
+    if !is_begin {
+        let is_caddy = object.get("request").is_some_and(Value::is_object);
+        let took = object.get("request_time").or_else(|| object.get("duration").filter(|_| is_caddy));
+        let took = took.and_then(|took| took.as_f64().or_else(|| took.as_str()?.parse().ok()));
+        fields.at = fields.at.map(|end| time::begin(end, took));
     }
     if let Some(host) = HOST.iter().find_map(|name| text_of(value(&object, name)?)) {
         fields.header("host", &host);
@@ -267,7 +298,8 @@ fn headers(object: &Value, fields: &mut Fields) {
             add(header, found);
         }
     }
-    for name in ["user_agent", "x_forwarded_for", "referer"] {
+    for name in ["user_agent", "user-agent", "x_forwarded_for", "x-forwarded-for", "referer", "x-request-id"]
+    {
         if let Some(found) = object.get(name) {
             add(name, found);
         }
@@ -281,6 +313,14 @@ fn value<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     }
     let (first, rest) = path.split_once('.')?;
     value(object.get(first)?, rest)
+}
+
+/// Returns an address, or a list of addresses as X-Forwarded-For has it.
+fn addresses(value: &Value) -> Option<String> {
+    match value.as_array() {
+        Some(list) => Some(list.iter().map(text_of).collect::<Option<Vec<_>>>()?.join(", ")),
+        None => text_of(value),
+    }
 }
 
 fn text_of(value: &Value) -> Option<String> {

@@ -1,17 +1,22 @@
 //! Access logs: requests of the past, from files of the usual formats.
 //!
 //! - [`wrap`]: removes what container runtimes and others write around a line.
-//! - [`format`]: recognizes the format of a line and reads it: [`clf`], [`envoy`] or [`json`]; [`time`]: times as logs write them.
+//! - [`format`]: recognizes the format of a line and reads it: [`clf`], [`envoy`], [`balancers`], [`w3c`], [`json`], or a [`template`];
+//!   [`time`]: times as logs write them.
 //! - [`reason`]: why a line cannot be read.
-//! - [`files`]: reads files, also compressed ones, in the order of time.
+//! - [`files`]: reads files in the order of time; [`source`]: decompresses them.
 
+pub(super) mod balancers;
 pub(super) mod clf;
 pub(super) mod envoy;
 pub(super) mod files;
 pub(super) mod format;
 pub(super) mod json;
 pub(super) mod reason;
+pub(super) mod source;
+pub(super) mod template;
 pub(super) mod time;
+pub(super) mod w3c;
 pub(super) mod wrap;
 
 use std::net::IpAddr;
@@ -54,6 +59,8 @@ pub(super) struct Fields {
     pub(super) headers: Vec<(String, String)>,
     /// Whether fields have names, so that the user can name others.
     pub(super) is_named: bool,
+    /// Number of texts in quotation marks after the size, in the common format and those that extend it.
+    pub(super) texts: usize,
 }
 
 impl Fields {
@@ -63,7 +70,13 @@ impl Fields {
         let at = self.at.ok_or(or(Reason::NoTimeField, Reason::NoTime))?;
         let client = self.client.as_deref().filter(|client| !client.is_empty() && *client != "-");
         let client = client.ok_or(or(Reason::NoClientField, Reason::NoClient))?;
+        // The last address of a list is the nearest: each proxy appends that of its own client.
+        let (before, client) =
+            client.rsplit_once(',').map_or((None, client), |(before, last)| (Some(before), last));
         let client = address(client).ok_or(Reason::NotAnAddress)?;
+        if self.target.is_none() && self.method.is_some() && !self.is_named {
+            return Err(Reason::NotARequest);
+        }
         let target = self.target.as_deref().ok_or(or(Reason::NoTargetField, Reason::NoTarget))?;
         let method = self.method.as_deref().unwrap_or("GET");
         let mut request = Request::builder().method(method).uri(path_and_query(target));
@@ -73,6 +86,10 @@ impl Fields {
                 request = request.header(name, value);
             }
         }
+        let has_addresses = self.headers.iter().any(|(name, _)| name == "x-forwarded-for");
+        if let Some(Ok(before)) = before.filter(|_| !has_addresses).map(HeaderValue::from_str) {
+            request = request.header("x-forwarded-for", before);
+        }
         let request = request.body(Empty::new()).map_err(|_| Reason::NotARequest)?;
         Ok(LoggedRequest {
             at,
@@ -80,6 +97,13 @@ impl Fields {
             client,
             status: self.status.and_then(|status| StatusCode::from_u16(status).ok()),
         })
+    }
+
+    /// Reads the line of a request: `GET / HTTP/1.1`.
+    fn request_line(&mut self, line: &str) {
+        let mut words = line.split(' ').map(str::to_owned);
+        let method = words.next().filter(|word| !word.is_empty());
+        (self.method, self.target) = (self.method.take().or(method), words.next());
     }
 
     /// Adds a header, unless the log has a dash or nothing for it.

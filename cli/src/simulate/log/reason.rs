@@ -4,6 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::simulate) enum Reason {
     Format,
+    Other,
     Wrapped,
     Piece,
     TwoWays,
@@ -27,6 +28,7 @@ impl Reason {
             Self::Format => {
                 "in no known format: give its name, or the format string of nginx or Apache, with --format"
             }
+            Self::Other => "not in the format that --format says",
             Self::Wrapped => "not wrapped as the first lines of the file are",
             Self::Piece => "a piece of a line that the container runtime has split",
             Self::TwoWays => "can be read in two ways: give the format with --format",

@@ -49,6 +49,13 @@ pub(in crate::simulate) fn page(report: &Report) -> String {
         }
         page.push_str("</table>\n");
     }
+    for file in &report.incomplete {
+        let _ = writeln!(
+            page,
+            "<p>{} ends in the middle or is broken there: what precedes was read</p>",
+            escape(file)
+        );
+    }
     if report.out_of_order > 0 {
         let late = count(report.out_of_order, "line");
         let _ = writeln!(page, "<p class=\"dim\">{late} out of order, decided at the latest time before</p>");

@@ -27,6 +27,8 @@ pub(super) struct Replayed<'a> {
     /// Requests that the log has after later ones.
     pub(super) late: u64,
     pub(super) unreadable: Unreadable,
+    /// Names of compressed files that end in the middle.
+    pub(super) incomplete: Vec<String>,
     pub(super) begin: u64,
     pub(super) end: u64,
     /// Requests that no candidate, the first, the second, or both denied.
@@ -47,6 +49,8 @@ pub(super) struct Report {
     unreadable_lines: u64,
     /// The lines that could not be read, by the reason.
     unreadable: Vec<UnreadableReport>,
+    /// Names of compressed files that end in the middle.
+    incomplete: Vec<String>,
     begin: String,
     end: String,
     seconds: f64,
@@ -137,7 +141,18 @@ struct Comparison {
 
 impl Report {
     pub(super) fn new(replayed: Replayed<'_>) -> Self {
-        let Replayed { logs, requests, late, unreadable, begin, end, denied, candidates, clients } = replayed;
+        let Replayed {
+            logs,
+            requests,
+            late,
+            unreadable,
+            incomplete,
+            begin,
+            end,
+            denied,
+            candidates,
+            clients,
+        } = replayed;
         let [_, only_first, only_second, both] = denied;
         let files = candidates.iter().map(|candidate| FileReport {
             file: candidate.name.clone(),
@@ -152,12 +167,21 @@ impl Report {
             out_of_order: late,
             unreadable_lines: unreadable.lines,
             unreadable: UnreadableReport::all(unreadable),
+            incomplete,
             begin: time(begin),
             end: time(end),
             seconds: (end - begin) as f64 / 1e6,
             files: files.collect(),
             comparison: (candidates.len() == 2).then_some(Comparison { only_first, only_second, both }),
         }
+    }
+}
+
+impl Report {
+    /// Returns the part of the lines that could not be read, in percent.
+    pub(super) fn unreadable_percent(&self) -> f64 {
+        let lines = self.requests + self.unreadable_lines;
+        self.unreadable_lines as f64 * 100.0 / lines.max(1) as f64
     }
 }
 

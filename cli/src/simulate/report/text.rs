@@ -14,6 +14,9 @@ pub(in crate::simulate) fn text(report: &Report) -> String {
         let _ = writeln!(text, "{} could not be read:", count(report.unreadable_lines, "line"));
         text.push_str(&unreadable(&report.unreadable));
     }
+    for file in &report.incomplete {
+        let _ = writeln!(text, "{file} ends in the middle or is broken there: what precedes was read");
+    }
     if report.out_of_order > 0 {
         let late = count(report.out_of_order, "line");
         let _ = writeln!(
