@@ -58,19 +58,20 @@ impl PolicyFile {
         Some(policies)
     }
 
-    /// Loads the policies of a file after an edit of each.
+    /// Loads the policies of a file after an edit of each. `warn` takes the warnings of `sluice check`.
     pub(crate) fn load_once(
         path: &Path,
         installation: &Installation,
         edit: impl FnMut(&mut CompiledPolicy),
+        warn: impl FnMut(String),
     ) -> anyhow::Result<Vec<NamedPolicy>> {
         let text = read(path).with_context(|| path.display().to_string())?;
-        load_policies(&path.display().to_string(), &text, installation, edit)
+        load_policies(&path.display().to_string(), &text, installation, edit, warn)
     }
 
     /// Returns all policies of a text, or an error with a line for each problem.
     fn load(&self, text: &str) -> anyhow::Result<Vec<NamedPolicy>> {
-        load_policies(&self.name(), text, &self.installation, |_| ())
+        load_policies(&self.name(), text, &self.installation, |_| (), |warning| tracing::warn!("{warning}"))
     }
 }
 
@@ -80,6 +81,7 @@ fn load_policies(
     text: &str,
     installation: &Installation,
     mut edit: impl FnMut(&mut CompiledPolicy),
+    mut warn: impl FnMut(String),
 ) -> anyhow::Result<Vec<NamedPolicy>> {
     let loaded = load(text, installation).map_err(|problems| {
         let lines: Vec<_> = problems.iter().map(|problem| format!("{name}:{problem}")).collect();
@@ -89,7 +91,7 @@ fn load_policies(
     anyhow::ensure!(!loaded.policies.is_empty(), "{name}: the file contains no RateLimitPolicy");
     for policy in loaded.policies {
         for warning in &policy.warnings {
-            tracing::warn!("{name}:{warning}");
+            warn(format!("{name}:{warning}"));
         }
         if let Some(missing) = policy.missing.first() {
             anyhow::bail!("{name}:{missing}: add it");

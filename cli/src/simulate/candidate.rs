@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
-use sluice_config::PreparedPolicy;
 use sluice_config::policy::{CompiledLimit, LimitKind};
+use sluice_config::{CompiledPolicy, PreparedPolicy};
 use sluice_crds::Installation;
 use sluice_engine::simulation::{LimitDecision, Simulation};
 
@@ -19,6 +19,8 @@ pub(super) struct Candidate {
     pub(super) name: String,
     /// Limits that are left out: they depend on how long requests take.
     pub(super) left_out: Vec<String>,
+    /// Warnings of `sluice check`.
+    pub(super) warnings: Vec<String>,
     pub(super) admitted: u64,
     pub(super) denied: u64,
     /// The limits of each policy.
@@ -30,8 +32,8 @@ pub(super) struct Candidate {
 impl Candidate {
     /// Loads the policies, with counters that are empty at this time.
     pub(super) fn load(file: &Path, installation: &Installation, begin: u64) -> Result<Self> {
-        let mut left_out = Vec::new();
-        let policies = PolicyFile::load_once(file, installation, |policy| {
+        let (mut left_out, mut warnings) = (Vec::new(), Vec::new());
+        let edit = |policy: &mut CompiledPolicy| {
             let is_simulated = |limit: &CompiledLimit| matches!(limit.kind, LimitKind::Rates(_));
             let dropped = policy.limits.iter().filter(|limit| !is_simulated(limit));
             left_out
@@ -41,7 +43,8 @@ impl Candidate {
                 // It is the user's own log.
                 limit.public_parts = (0..limit.key.len()).collect();
             }
-        })?;
+        };
+        let policies = PolicyFile::load_once(file, installation, edit, |warning| warnings.push(warning))?;
         let simulation = Simulation::begin(&policies, begin).map_err(|nacks| {
             let lines = nacks.iter().map(|(name, nack)| format!("{}: {name}: {nack}", file.display()));
             anyhow!(lines.collect::<Vec<_>>().join("\n"))
@@ -53,6 +56,7 @@ impl Candidate {
         Ok(Self {
             name: file.display().to_string(),
             left_out,
+            warnings,
             admitted: 0,
             denied: 0,
             limits: policies.iter().map(tallies).collect(),

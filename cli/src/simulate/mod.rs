@@ -69,13 +69,13 @@ pub(crate) async fn simulate(args: SimulateArgs) -> Result<ExitCode> {
     }
     let installation = (&args.installation).into();
     let mut requests = Requests::open(&args.logs, Hints { fields: args.field, format: args.format })?;
-    let begin = requests.begin();
+    let begin = requests.begin()?;
     let candidates = args.policy.iter().map(|file| Candidate::load(file, &installation, begin.unwrap_or(0)));
     let mut candidates = candidates.collect::<Result<Vec<_>>>()?;
     let progress = progress(requests.bytes);
     let (mut count, mut end, mut late, mut only) = (0u64, begin.unwrap_or(0), 0u64, [0u64; 4]);
     while let Some(logged) = requests.next()? {
-        // Lines are written when a response ends, so some follow later ones.
+        // Of those that are too late to be sorted.
         late += u64::from(logged.at < end);
         end = end.max(logged.at);
         let mut denied = 0;

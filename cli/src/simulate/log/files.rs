@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::LoggedRequest;
 use super::format::{Hints, Reader};
 use super::reason::Reason;
+use super::sorter::Sorter;
 use super::source::decompressed;
 use anyhow::Context as _;
 
@@ -23,8 +24,14 @@ const FIRST_LINES: usize = 100;
 const FIRST_BYTES: usize = 1024 * 1024;
 /// Number of characters that are shown of a line that cannot be read.
 const SHOWN: usize = 160;
-/// Longest time between two lines, in microseconds.
-const MAX_GAP: u64 = 30 * 86_400_000_000;
+/// Number of lines by which a line with a wild time is recognized.
+const AHEAD: usize = 32;
+/// How far the time of a line may be from those around it, in microseconds: it is later than the lines that follow, or earlier than
+/// all others.
+const FAR_AHEAD: u64 = 86_400_000_000;
+const FAR_BEHIND: u64 = 30 * FAR_AHEAD;
+/// Number of lines before the last line of a file by which its time is judged.
+const ENOUGH: u64 = 10;
 
 /// The requests of several files, in the order of time.
 pub(in crate::simulate) struct Requests {
@@ -32,6 +39,7 @@ pub(in crate::simulate) struct Requests {
     /// The next request of each file, earliest first.
     next: BinaryHeap<Reverse<(u64, usize)>>,
     waiting: Vec<Option<LoggedRequest>>,
+    sorter: Sorter,
     hints: Hints,
     /// Names of files that end in the middle, or are broken there.
     pub(in crate::simulate) incomplete: Vec<String>,
@@ -79,7 +87,11 @@ struct LogFile {
     /// First lines that are not read yet.
     first: VecDeque<RawLine>,
     format: Reader,
-    /// Time of the request before.
+    /// Requests that follow, and their lines.
+    ahead: VecDeque<Ahead>,
+    /// Number of requests so far, the first time and the latest one.
+    requests: u64,
+    begin: u64,
     last: Option<u64>,
     /// Number of bytes that were read from the disk.
     read: Arc<AtomicU64>,
@@ -91,6 +103,13 @@ struct RawLine {
     text: String,
     /// Whether the file has more of it.
     is_cut: bool,
+}
+
+/// A request, and the line that it is from.
+struct Ahead {
+    request: LoggedRequest,
+    line: u64,
+    text: String,
 }
 
 impl AsRef<str> for RawLine {
@@ -106,6 +125,7 @@ impl Requests {
             files: Vec::new(),
             next: BinaryHeap::new(),
             waiting: Vec::new(),
+            sorter: Sorter::default(),
             hints,
             incomplete: Vec::new(),
             bytes: 0,
@@ -126,16 +146,28 @@ impl Requests {
     }
 
     /// Returns the time of the first request.
-    pub(in crate::simulate) fn begin(&self) -> Option<u64> {
-        self.next.peek().map(|Reverse((at, _))| *at)
+    pub(in crate::simulate) fn begin(&mut self) -> anyhow::Result<Option<u64>> {
+        self.prepare()?;
+        Ok(self.sorter.first())
     }
 
     /// Returns the next request.
     pub(in crate::simulate) fn next(&mut self) -> anyhow::Result<Option<LoggedRequest>> {
-        let Some(Reverse((_, number))) = self.next.pop() else { return Ok(None) };
-        let request = self.waiting[number].take();
-        self.advance(number)?;
-        Ok(request)
+        self.prepare()?;
+        Ok(self.sorter.take())
+    }
+
+    /// Reads requests until the next one is known.
+    fn prepare(&mut self) -> anyhow::Result<()> {
+        while !self.sorter.is_ready() {
+            let next = self.next.pop();
+            let request = next.and_then(|Reverse((_, number))| Some((number, self.waiting[number].take()?)));
+            if let Some((number, _)) = &request {
+                self.advance(*number)?;
+            }
+            self.sorter.add(request.map(|(_, request)| request));
+        }
+        Ok(())
     }
 
     /// Returns the number of bytes that were read.
@@ -146,23 +178,34 @@ impl Requests {
     /// Reads the next request of a file.
     fn advance(&mut self, number: usize) -> anyhow::Result<()> {
         let file = &mut self.files[number];
-        while let Some(RawLine { text, is_cut }) = file.next_line()? {
-            file.line += 1;
-            if file.format.directive(&text)
-                || text.trim().is_empty()
-                || file.format.unwrap(&text).is_ok_and(|line| line.trim().is_empty())
+        loop {
+            while file.ahead.len() <= AHEAD
+                && let Some(RawLine { text, is_cut }) = file.next_line()?
             {
+                file.line += 1;
+                if file.format.directive(&text)
+                    || text.trim().is_empty()
+                    || file.format.unwrap(&text).is_ok_and(|line| line.trim().is_empty())
+                {
+                    continue;
+                }
+                let read = if is_cut { Err(Reason::TooLong) } else { file.format.read(&text, &self.hints) };
+                match read {
+                    Ok(request) => file.ahead.push_back(Ahead { request, line: file.line, text }),
+                    Err(reason) => self.unreadable.add(reason, &file.name, file.line, &text),
+                }
+            }
+            let Some(Ahead { request, line, text }) = file.ahead.pop_front() else { break };
+            if file.is_far_away(request.at) {
+                self.unreadable.add(Reason::FarAway, &file.name, line, &text);
                 continue;
             }
-            let read = if is_cut { Err(Reason::TooLong) } else { file.format.read(&text, &self.hints) };
-            match read.and_then(|request| file.plausible(request)) {
-                Ok(request) => {
-                    self.next.push(Reverse((request.at, number)));
-                    self.waiting[number] = Some(request);
-                    return Ok(());
-                }
-                Err(reason) => self.unreadable.add(reason, &file.name, file.line, &text),
-            }
+            file.begin = if file.requests == 0 { request.at } else { file.begin.min(request.at) };
+            file.requests += 1;
+            file.last = file.last.max(Some(request.at));
+            self.next.push(Reverse((request.at, number)));
+            self.waiting[number] = Some(request);
+            return Ok(());
         }
         if std::mem::take(&mut file.is_incomplete) {
             self.incomplete.push(file.name.clone());
@@ -192,6 +235,9 @@ impl LogFile {
             line: 0,
             first: VecDeque::new(),
             format: Reader::default(),
+            ahead: VecDeque::new(),
+            requests: 0,
+            begin: 0,
             last: None,
             read,
             buffer: Vec::new(),
@@ -199,13 +245,18 @@ impl LogFile {
         Ok((file, bytes))
     }
 
-    /// Returns a request unless its time is far beyond that of the line before. All others would be decided at its time.
-    fn plausible(&mut self, request: LoggedRequest) -> Result<LoggedRequest, Reason> {
-        if self.last.is_some_and(|last| request.at > last + MAX_GAP) {
-            return Err(Reason::FarAway);
+    /// Reports whether a time is far from that of the lines before and after. A gap that lasts is none.
+    fn is_far_away(&self, at: u64) -> bool {
+        let most = |is_so: &dyn Fn(u64) -> bool| {
+            self.ahead.iter().filter(|ahead| is_so(ahead.request.at)).count() * 2 > self.ahead.len()
+        };
+        let is_later = || most(&|next| next + FAR_AHEAD < at);
+        let Some(last) = self.last else { return is_later() || most(&|next| next > at + FAR_BEHIND) };
+        if at > last + FAR_AHEAD {
+            let is_end = self.ahead.is_empty() && self.requests >= ENOUGH;
+            return is_later() || is_end && at - last > 10 * (last - self.begin);
         }
-        self.last = Some(request.at);
-        Ok(request)
+        last > at + FAR_BEHIND && most(&|next| next + FAR_AHEAD > last)
     }
 
     /// Chooses how the file is read, by its first lines.

@@ -4,7 +4,7 @@
 //! - [`format`]: recognizes the format of a line and reads it: [`clf`], [`envoy`], [`balancers`], [`w3c`], [`json`], or a [`template`];
 //!   [`time`]: times as logs write them.
 //! - [`reason`]: why a line cannot be read.
-//! - [`files`]: reads files in the order of time; [`source`]: decompresses them.
+//! - [`files`]: reads files in the order of time; [`source`]: decompresses them; [`sorter`]: sorts late lines.
 
 pub(super) mod balancers;
 pub(super) mod clf;
@@ -13,6 +13,7 @@ pub(super) mod files;
 pub(super) mod format;
 pub(super) mod json;
 pub(super) mod reason;
+pub(super) mod sorter;
 pub(super) mod source;
 pub(super) mod template;
 pub(super) mod time;

@@ -58,7 +58,10 @@ pub(in crate::simulate) fn page(report: &Report) -> String {
     }
     if report.out_of_order > 0 {
         let late = count(report.out_of_order, "line");
-        let _ = writeln!(page, "<p class=\"dim\">{late} out of order, decided at the latest time before</p>");
+        let _ = writeln!(
+            page,
+            "<p class=\"dim\">{late} more than 5 minutes late, decided at the latest time before</p>"
+        );
     }
     if let (Some(comparison), [first, second]) = (&report.comparison, &report.files[..]) {
         let _ = writeln!(
@@ -89,6 +92,9 @@ fn file(page: &mut String, file: &FileReport, requests: u64) {
         count(file.denied, "request"),
         share(file.denied, requests)
     );
+    for warning in &file.warnings {
+        let _ = writeln!(page, "<p>Warning: {}</p>", escape(warning));
+    }
     for limit in &file.left_out {
         let _ = writeln!(
             page,

@@ -44,7 +44,7 @@ pub(super) struct Replayed<'a> {
 pub(super) struct Report {
     logs: Vec<String>,
     requests: u64,
-    /// Requests that the log has after later ones. They are decided at the time of those.
+    /// Requests that the log has more than five minutes after later ones. They are decided at the time of those.
     out_of_order: u64,
     unreadable_lines: u64,
     /// The lines that could not be read, by the reason.
@@ -79,6 +79,8 @@ struct FileReport {
     file: String,
     admitted: u64,
     denied: u64,
+    /// Warnings of `sluice check`.
+    warnings: Vec<String>,
     /// Limits that cannot be simulated.
     left_out: Vec<String>,
     limits: Vec<LimitReport>,
@@ -158,6 +160,7 @@ impl Report {
             file: candidate.name.clone(),
             admitted: candidate.admitted,
             denied: candidate.denied,
+            warnings: candidate.warnings.clone(),
             left_out: candidate.left_out.clone(),
             limits: candidate.limits.iter().flatten().map(|limit| LimitReport::new(limit, clients)).collect(),
         });

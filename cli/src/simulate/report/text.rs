@@ -21,7 +21,7 @@ pub(in crate::simulate) fn text(report: &Report) -> String {
         let late = count(report.out_of_order, "line");
         let _ = writeln!(
             text,
-            "{late} out of order, decided at the latest time before{}",
+            "{late} more than 5 minutes late, decided at the latest time before{}",
             if report.out_of_order * 10 > report.requests { ". Many are: sort the log by time" } else { "" }
         );
     }
@@ -33,6 +33,9 @@ pub(in crate::simulate) fn text(report: &Report) -> String {
             grouped(file.denied),
             share(file.denied, report.requests)
         );
+        for warning in &file.warnings {
+            let _ = writeln!(text, "warning: {warning}");
+        }
         for limit in &file.left_out {
             let _ = writeln!(text, "{limit} is left out: it depends on how long requests take");
         }
