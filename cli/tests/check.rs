@@ -116,6 +116,16 @@ fn an_invalid_file_is_reported_with_line_and_field_and_the_exit_code_1() {
 }
 
 #[test]
+fn a_template_of_helm_is_to_be_rendered_first() {
+    for template in ["{{- if .Values.limit }}\n", "{{ include \"labels\" . }}: a\n"] {
+        let (ok, _, err) = sluice_check((template.to_owned() + GOOD).as_bytes());
+        assert!(!ok && err.contains("render it first: helm template ... | sluice check -"), "{err}");
+    }
+    let (_, _, err) = sluice_check(GOOD.replace("per: 1h", "per: 9999h").as_bytes());
+    assert!(!err.contains("helm"), "{err}");
+}
+
+#[test]
 fn a_binary_or_missing_file_is_an_error() {
     let (ok, _, err) = sluice_check(b"\xff\xfe");
     assert!(!ok && err.contains("is not valid UTF-8"), "{err}");
