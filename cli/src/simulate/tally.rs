@@ -60,7 +60,8 @@ impl LimitTally {
             limit: limit.name.clone(),
             effect: limit.effect_name(),
             // What an outcome takes back is not known before.
-            has_demand: limit.charge.settlement().is_none() && rates.iter().all(Rate::counts_in_window),
+            has_demand: limit.charge.settlement().is_none()
+                && rates.iter().all(|rate| rate.windows().is_some()),
             rates,
             matched: 0,
             denied: 0,
@@ -97,7 +98,7 @@ impl LimitTally {
             return;
         }
         let client = self.clients.entry(key).or_insert_with(|| {
-            let demand = |rate: &Rate| Demand::new(rate.period.millis());
+            let demand = |rate: &Rate| Demand::new(rate.period.millis(), rate.windows());
             let demands = if self.has_demand { self.rates.iter().map(demand).collect() } else { Vec::new() };
             ClientTally { name: String::new(), requests: 0, denied: 0, between: (now, now), demands }
         });

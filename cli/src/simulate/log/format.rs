@@ -263,7 +263,7 @@ mod tests {
         for (line, expected) in cases {
             assert_eq!(summary(line, &[]), expected, "{line}");
         }
-        // As the makers' documentation describes them.
+        // Other formats than those of web servers.
         let cases = [
             // Istio without X-Forwarded-For: the address of the peer.
             (

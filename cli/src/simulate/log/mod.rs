@@ -1,7 +1,7 @@
 //! Access logs: requests of the past, from files of the usual formats.
 //!
 //! - [`wrap`]: removes what container runtimes and others write around a line.
-//! - [`format`]: recognizes the format of a line and reads it: [`clf`], [`envoy`], [`balancers`], [`w3c`], [`json`], or a [`template`];
+//! - [`mod@format`]: recognizes the format of a line and reads it: [`clf`], [`envoy`], [`balancers`], [`w3c`], [`json`], or a [`template`];
 //!   [`time`]: times as logs write them.
 //! - [`reason`]: why a line cannot be read.
 //! - [`files`]: reads files in the order of time; [`source`]: decompresses them; [`sorter`]: sorts late lines.
