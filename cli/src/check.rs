@@ -39,7 +39,7 @@ fn check_one(file: &Path, installation: &Installation) -> Result<Vec<String>, Ve
         lines
     })?;
     let mut lines = Vec::new();
-    for Problem { line, path, message } in &loaded.skipped {
+    for Problem { line, path, message } in loaded.skipped.iter().chain(&loaded.misread) {
         lines.push(format!("{name}:{line}: warning: {path}: {message}"));
     }
     for store in &loaded.stores {

@@ -5,23 +5,26 @@
 //! - [`foreign`]: objects of other limiters.
 //! - [`loaded`]: policies and stores from a file.
 //! - [`metadata`]: checks of an object's metadata.
+//! - [`plain`]: values that kubectl reads otherwise.
 //! - [`problem`]: problems in a file.
 
 mod content;
 mod foreign;
 pub mod loaded;
 mod metadata;
+mod plain;
 pub mod problem;
 mod yaml;
 
 use serde_json::Value;
-use serde_saphyr::Spanned;
+use serde_saphyr::{Error, Spanned};
 
 use self::content::Content;
 use self::foreign::Foreign;
 use self::loaded::PendingPolicy;
 pub use self::loaded::{LoadedPolicy, LoadedStore};
 use self::metadata::check_metadata;
+use self::plain::check_plain;
 pub use self::problem::Problem;
 use self::yaml::{Node, line_of};
 use crate::checks::installation::Installation;
@@ -42,6 +45,8 @@ pub struct Loaded {
     pub stores: Vec<LoadedStore>,
     /// Objects with limits of other projects, which are skipped, with the reason.
     pub skipped: Vec<Problem>,
+    /// Values that kubectl reads otherwise, because they lack quotes.
+    pub misread: Vec<Problem>,
 }
 
 /// An object of a file.
@@ -79,6 +84,11 @@ pub fn load(text: &str, installation: &Installation) -> Result<Loaded, Vec<Probl
         serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
             let line = error.location().map_or(1, |location| location.line());
             let message = error.without_snippet().to_string();
+            if let Error::DuplicateMappingKey { key, .. } = error.without_snippet() {
+                let key = key.as_deref().unwrap_or("a key");
+                let message = format!("{key} stands twice in the same map: remove one of them");
+                return vec![Problem::new(line, "", message)];
+            }
             vec![Problem::new(line, "", {
                 let message = message.lines().next().unwrap_or_default();
                 let hint = if message.contains("tag `!") {
@@ -111,7 +121,11 @@ pub fn load(text: &str, installation: &Installation) -> Result<Loaded, Vec<Probl
             }
             !is_repeated
         };
-        match load_object(node, installation) {
+        let object = load_object(node, installation);
+        if !matches!(object, Ok(LoadedObject::Foreign(_) | LoadedObject::Other)) {
+            loaded.misread.extend(check_plain(text, node));
+        }
+        match object {
             Ok(LoadedObject::Policy(policy)) => {
                 let LoadedPolicy { namespace, name, .. } = &policy.loaded;
                 let same = |other: &PendingPolicy| {
