@@ -2,11 +2,13 @@
 //!
 //! - [`log`]: the requests, from access logs.
 //! - [`candidate`]: the policies of one file, which decide each request at its time.
-//! - [`tally`]: what happened to whom; [`series`]: when; [`demand`]: how much each client needs at most.
+//! - [`tally`]: what happened to whom; [`heavy`]: who is denied most among too many; [`series`]: when; [`demand`]: how much each
+//!   client needs at most.
 //! - [`report`]: the result, as a table, a page or JSON.
 
 mod candidate;
 mod demand;
+mod heavy;
 mod log;
 mod report;
 mod series;

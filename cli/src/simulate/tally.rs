@@ -7,10 +7,11 @@ use sluice_engine::simulation::{LimitDecision, LimitOutcome};
 use sluice_limiter::Rate;
 
 use super::demand::Demand;
+use super::heavy::Heavy;
 use super::series::Series;
 
 /// Number of clients of a limit that are told apart.
-const MAX_CLIENTS: usize = 200_000;
+pub(super) const MAX_CLIENTS: usize = 200_000;
 
 /// The effect of a limit.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub(super) struct LimitTally {
     pub(super) lacking: u64,
     /// Requests of further clients.
     pub(super) others: u64,
+    /// Those of them that are denied most.
+    pub(super) heavy: Heavy,
     /// Whether the demand of clients tells what they need.
     has_demand: bool,
 }
@@ -71,6 +74,7 @@ impl LimitTally {
             refused: 0,
             lacking: 0,
             others: 0,
+            heavy: Heavy::default(),
         }
     }
 
@@ -95,6 +99,7 @@ impl LimitTally {
         let is_full = self.clients.len() >= MAX_CLIENTS;
         if is_full && !self.clients.contains_key(&key) {
             self.others += 1;
+            self.heavy.add(key, is_denied, now, describe);
             return;
         }
         let client = self.clients.entry(key).or_insert_with(|| {

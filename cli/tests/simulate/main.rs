@@ -233,6 +233,11 @@ fn two_policies_are_compared_over_files_side_by_side() {
         assert!(!page.contains(from_elsewhere), "{from_elsewhere}");
     }
     assert_eq!(page.matches("<svg").count(), 4, "a chart for each limit");
+    // On a phone the wide parts scroll, and the page does not.
+    assert!(page.contains("initial-scale=1") && page.contains("overflow-x: auto"), "{page}");
+    for wide in ["<table", "<svg"] {
+        assert_eq!(page.matches(wide).count(), page.matches(&format!("<div class=\"wide\">{wide}")).count());
+    }
 }
 
 #[test]
@@ -307,6 +312,29 @@ fn late_lines_are_decided_in_the_order_of_time_and_a_wild_time_spoils_nothing() 
     let later: String = lines.iter().map(|line| line.replace("23/Nov/2026", "25/Jan/2027")).collect();
     std::fs::write(folder.path().join("gap.log"), lines.concat() + &later).unwrap();
     assert_eq!(json(folder.path(), &["--policy", "p.yaml", "gap.log"])["requests"], 200);
+}
+
+#[test]
+fn an_attacker_is_shown_who_comes_after_two_hundred_thousand_others() {
+    let mut log = String::new();
+    for n in 0..200_000 {
+        log += &line(n / 1_000, &format!("10.{}.{}.{}", n / 62_500, n / 250 % 250, n % 250), "/", 200);
+    }
+    for n in 0..500 {
+        log += &line(240 + n / 10, "192.0.2.66", "/", 200);
+    }
+    let folder = folder(&[("p.yaml", &policy(60)), ("access.log", &log)]);
+    let report = json(folder.path(), &["--policy", "p.yaml", "access.log"]);
+    let limit = &report["files"][0]["limits"][0];
+    assert_eq!((&limit["denied"], &limit["otherRequests"]), (&440.into(), &500.into()));
+    let attacker = &limit["mostDenied"][0];
+    assert_eq!(
+        (&attacker["client"], &attacker["denied"], &attacker["error"]),
+        (&"clientIP=192.0.2.66".into(), &440.into(), &0.into())
+    );
+    let (_, text, _) = simulate(folder.path(), &["--policy", "p.yaml", "access.log"]);
+    assert!(text.contains("per-address: more than 200,000 clients: 500 requests of further ones"), "{text}");
+    assert!(text.contains("at least 440   440 "), "{text}");
 }
 
 #[test]

@@ -13,11 +13,12 @@ use serde::Serialize;
 use sluice_limiter::Rate;
 
 use super::candidate::Candidate;
+use super::heavy::Followed;
 use super::log::files::{Unreadable, UnreadableLines};
 use super::log::reason::Reason;
 use super::series::Series;
-use super::tally::{ClientTally, LimitTally};
-use crate::output::count;
+use super::tally::{ClientTally, LimitTally, MAX_CLIENTS};
+use crate::output::{count, grouped};
 use suggest::Suggestion;
 
 /// Everything that a replay has found.
@@ -127,10 +128,51 @@ struct Worst {
 #[serde(rename_all = "camelCase")]
 struct ClientReport {
     client: String,
+    /// At least so many, if the client is not told apart from the beginning.
     requests: u64,
+    /// At most so many.
     denied: u64,
+    /// How much `denied` may be too high: 0 for a client that is told apart.
+    error: u64,
     first: String,
     last: String,
+    #[serde(skip)]
+    is_exact: bool,
+}
+
+impl ClientReport {
+    fn new(client: &ClientTally) -> Self {
+        let ClientTally { name, requests, denied, between: (first, last), .. } = client;
+        let (first, last) = (time(*first), time(*last));
+        Self {
+            client: name.clone(),
+            requests: *requests,
+            denied: *denied,
+            error: 0,
+            first,
+            last,
+            is_exact: true,
+        }
+    }
+
+    fn of_many(client: &Followed) -> Self {
+        let Followed { name, requests, denied, error, between: (first, last) } = client;
+        let (first, last) = (time(*first), time(*last));
+        let (client, requests, denied, error) = (name.clone(), *requests, *denied, *error);
+        Self { client, requests, denied, error, first, last, is_exact: false }
+    }
+
+    /// Writes requests and denials.
+    fn numbers(&self) -> [String; 2] {
+        let (requests, denied) = (grouped(self.requests), grouped(self.denied));
+        match (self.is_exact, self.error) {
+            (true, _) => [requests, denied],
+            (false, 0) => [format!("at least {requests}"), denied],
+            (false, error) => {
+                [format!("at least {requests}"), format!("at most {denied}, error {}", grouped(error))]
+            }
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -207,13 +249,10 @@ impl LimitReport {
     fn new(tally: &LimitTally, clients: usize) -> Self {
         let mut limited: Vec<_> = tally.clients.values().filter(|client| client.denied > 0).collect();
         limited.sort_by(|a, b| b.denied.cmp(&a.denied).then_with(|| a.name.cmp(&b.name)));
-        let client = |client: &&ClientTally| ClientReport {
-            client: client.name.clone(),
-            requests: client.requests,
-            denied: client.denied,
-            first: time(client.between.0),
-            last: time(client.between.1),
-        };
+        let mut most: Vec<_> = limited.iter().take(clients).map(|client| ClientReport::new(client)).collect();
+        most.extend(tally.heavy.certain().map(ClientReport::of_many));
+        most.sort_by(|a, b| b.denied.cmp(&a.denied).then_with(|| a.client.cmp(&b.client)));
+        most.truncate(clients);
         let worst = tally.series.worst().map(|(at, denied)| Worst {
             at: time(at),
             seconds: tally.series.interval_micros as f64 / 1e6,
@@ -233,7 +272,7 @@ impl LimitReport {
             without_key_part: tally.lacking,
             other_requests: tally.others,
             worst,
-            most_denied: limited.iter().take(clients).map(client).collect(),
+            most_denied: most,
             suggestions: suggest::suggest(tally),
             series: tally.series.clone(),
         }
@@ -255,6 +294,13 @@ impl LimitReport {
             let refused = requests(self.denied_without_client);
             notes.push(format!(
                 "denied by a tier or plan, or because a part of the key is missing: {refused} of no client"
+            ));
+        }
+        if self.other_requests > 0 {
+            notes.push(format!(
+                "more than {} clients: {} of further ones, of which only those that are denied most are told apart",
+                grouped(MAX_CLIENTS as u64),
+                requests(self.other_requests)
             ));
         }
         if self.without_key_part > 0 {

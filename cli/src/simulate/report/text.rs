@@ -100,11 +100,12 @@ fn limits(text: &mut String, file: &FileReport) {
 fn clients(text: &mut String, file: &FileReport) {
     let rows = file.limits.iter().flat_map(|limit| {
         limit.most_denied.iter().map(|client| {
+            let [requests, denied] = client.numbers();
             [
                 limit.limit.clone(),
                 client.client.clone(),
-                grouped(client.requests),
-                grouped(client.denied),
+                requests,
+                denied,
                 client.first.clone(),
                 client.last.clone(),
             ]
