@@ -47,14 +47,12 @@ fn warn(text: &str, at: Location, value: &Value, path: &str, what: &str, found: 
     let Some(plain) = plain(text, at) else { return };
     let reading = read(plain);
     let is_same = match (&reading, value) {
-        (Reading::Text, Value::String(text)) => text == plain,
+        (Reading::Text, Value::String(_)) => true,
         (Reading::Boolean(one), Value::Bool(other)) => one == other,
         (Reading::Null, Value::Null) => true,
         (Reading::Number(one), Value::Number(other)) => other.as_f64() == Some(*one),
         // Names of fields are strings for kubectl too, and a number becomes one in its own form.
         (Reading::Number(number), Value::String(text)) if !what.is_empty() => *text == number.to_string(),
-        // A text over several lines is folded.
-        (Reading::Text, _) => plain.contains('\n'),
         _ => false,
     };
     if is_same {
@@ -77,17 +75,28 @@ fn warn(text: &str, at: Location, value: &Value, path: &str, what: &str, found: 
     ));
 }
 
-/// Returns a value as the file has it, if it has neither quotes nor a tag.
+/// Returns a value as the file has it, if it has neither quotes nor a tag, and is no block.
 fn plain(text: &str, at: Location) -> Option<&str> {
     let begin = usize::try_from(at.span().byte_offset()?).ok()?;
     let end = begin.checked_add(usize::try_from(at.span().byte_len()?).ok()?)?;
     let plain = text.get(begin..end)?.trim();
     let before = text.get(..begin)?.trim_end_matches([' ', '\t']);
-    let word = before.rsplit([' ', '\t', '\n', '[', '{', ',']).next().unwrap_or_default();
-    let is_tagged = word.starts_with('!');
+    let is_tagged = last_word(before).starts_with('!');
+    // A block begins on the line after `|` or `>`, with their options and perhaps a comment.
+    let header =
+        before.strip_suffix('\n').map(|lines| lines.trim_end().rsplit('\n').next().unwrap_or_default());
+    let header = header.map(|line| last_word(line.split(" #").next().unwrap_or_default().trim_end()));
+    let is_block = header.is_some_and(|header| {
+        header.starts_with(['|', '>'])
+            && header[1..].chars().all(|c| c.is_ascii_digit() || c == '-' || c == '+')
+    });
     // `&`: an anchor may stand before quotes.
-    (!plain.is_empty() && !plain.starts_with(['"', '\'', '|', '>', '!', '&', '*']) && !is_tagged)
+    (!plain.is_empty() && !plain.starts_with(['"', '\'', '|', '>', '!', '&', '*']) && !is_tagged && !is_block)
         .then_some(plain)
+}
+
+fn last_word(text: &str) -> &str {
+    text.rsplit([' ', '\t', '\n', '[', '{', ',']).next().unwrap_or_default()
 }
 
 /// Reads a value without quotes as kubectl does. Times stay texts.
@@ -144,7 +153,17 @@ fn float(text: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::yaml::objects;
     use super::*;
+
+    #[test]
+    fn only_values_without_quotes_are_warned_of() {
+        let text = "a: no\nb: 'no'\nc: |\n  no\nd: >- # folded\n\n  010\n  no\ne: |2+\n   on\nf: two\n  lines\ng:\n  off\nh: [y, \"n\"]\n";
+        let found =
+            objects(text).unwrap().iter().flat_map(|object| check_plain(text, object)).collect::<Vec<_>>();
+        let found: Vec<_> = found.iter().map(|problem| (problem.line, &*problem.path)).collect();
+        assert_eq!(found, [(1, "a"), (14, "g"), (15, "h[0]")]);
+    }
 
     #[test]
     fn words_and_numbers_are_read_as_in_resolve_go() {
