@@ -29,8 +29,8 @@ impl Demand {
         Self { parts: [0; PARTS + 1], current: 0, length, is_clock, sum: 0, peak: 0 }
     }
 
-    /// Adds a request. Time does not go back.
-    pub(super) fn add(&mut self, at: u64, cost: u64) {
+    /// Adds a request, and reports whether the client needs more than before. Time does not go back.
+    pub(super) fn add(&mut self, at: u64, cost: u64) -> bool {
         let part = at / self.length;
         if self.is_clock && part > self.current {
             (self.parts, self.sum) = ([0; PARTS + 1], 0);
@@ -47,7 +47,9 @@ impl Demand {
         let before = self.parts[slot];
         self.parts[slot] = before.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
         self.sum += u64::from(self.parts[slot] - before);
+        let is_more = self.sum > self.peak;
         self.peak = self.peak.max(self.sum);
+        is_more
     }
 
     /// Returns the number that would never have denied the client.
@@ -79,7 +81,9 @@ mod tests {
                 })
                 .collect();
             let mut demand = Demand::new(60_000, Some(Windows::Any));
-            times.iter().for_each(|at| demand.add(*at, 1));
+            for at in &times {
+                demand.add(*at, 1);
+            }
             let (low, high) = (exact(&times, 60_000_000), exact(&times, 60_000_000 * 34 / 32));
             assert!((low..=high).contains(&demand.peak()), "{low} {} {high}", demand.peak());
         }
@@ -89,8 +93,9 @@ mod tests {
     fn periods_of_the_clock_are_counted_apart() {
         let mut demand = Demand::new(60_000, Some(Windows::Clock));
         // 100 at the end of a minute, 114 at the beginning of the next.
-        (0..100).for_each(|_| demand.add(59_999_999, 1));
-        (0..114).for_each(|_| demand.add(60_000_000, 1));
+        for n in 0..214 {
+            demand.add(if n < 100 { 59_999_999 } else { 60_000_000 }, 1);
+        }
         assert_eq!(demand.peak(), 114);
     }
 

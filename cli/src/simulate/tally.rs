@@ -1,6 +1,6 @@
 //! The effect of a limit, and on whom.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use sluice_config::{PreparedLimit, PreparedPolicy};
 use sluice_engine::simulation::{LimitDecision, LimitOutcome};
@@ -39,12 +39,15 @@ pub(super) struct LimitTally {
     pub(super) heavy: Heavy,
     /// Whether the demand of clients tells what they need.
     has_demand: bool,
+    /// The clients that need most, by [`ClientTally::need`], and their number at most.
+    needing: BTreeSet<(u64, u128)>,
+    most_needing: usize,
 }
 
 /// The effect of a limit on one client.
 #[derive(Debug)]
 pub(super) struct ClientTally {
-    /// The client in words, if it was denied.
+    /// The client in words, if it was denied or was among those that need most.
     pub(super) name: String,
     pub(super) requests: u64,
     pub(super) denied: u64,
@@ -52,10 +55,18 @@ pub(super) struct ClientTally {
     pub(super) between: (u64, u64),
     /// For each rate.
     pub(super) demands: Vec<Demand>,
+    /// What it needs of the rate of which it needs most, in millionths of the number of the rate.
+    need: u64,
 }
 
 impl LimitTally {
-    pub(super) fn new(policy: &PreparedPolicy, limit: &PreparedLimit, begin: u64) -> Self {
+    /// Begins at a time, and names so many of the clients that need most.
+    pub(super) fn new(
+        policy: &PreparedPolicy,
+        limit: &PreparedLimit,
+        begin: u64,
+        most_needing: usize,
+    ) -> Self {
         let base = limit.rate_sets().first();
         let rates: Vec<_> = base.map(|set| set.deciding().copied().collect()).unwrap_or_default();
         Self {
@@ -75,11 +86,13 @@ impl LimitTally {
             lacking: 0,
             others: 0,
             heavy: Heavy::default(),
+            needing: BTreeSet::new(),
+            most_needing,
         }
     }
 
     /// Adds a decision. `describe` describes the client.
-    pub(super) fn add(&mut self, outcome: &LimitOutcome, now: u64, describe: impl FnOnce() -> String) {
+    pub(super) fn add(&mut self, outcome: &LimitOutcome, now: u64, describe: impl Fn() -> String) {
         let is_denied = match outcome.decision {
             LimitDecision::Denied | LimitDecision::Passed => true,
             LimitDecision::Admitted | LimitDecision::DeniedByOther => false,
@@ -105,19 +118,57 @@ impl LimitTally {
         let client = self.clients.entry(key).or_insert_with(|| {
             let demand = |rate: &Rate| Demand::new(rate.period.millis(), rate.windows());
             let demands = if self.has_demand { self.rates.iter().map(demand).collect() } else { Vec::new() };
-            ClientTally { name: String::new(), requests: 0, denied: 0, between: (now, now), demands }
+            ClientTally { name: String::new(), requests: 0, denied: 0, between: (now, now), demands, need: 0 }
         });
         client.requests += 1;
         if outcome.rates == 0 && !outcome.lacks_part {
-            client.demands.iter_mut().for_each(|demand| demand.add(now, outcome.cost));
+            let mut is_more = false;
+            for demand in &mut client.demands {
+                is_more |= demand.add(now, outcome.cost);
+            }
+            if is_more {
+                let part = |(demand, rate): (&Demand, &Rate)| {
+                    demand.peak().saturating_mul(1_000_000) / rate.requests.get()
+                };
+                let need = client.demands.iter().zip(&self.rates).map(part).max().unwrap_or(0);
+                let before = (std::mem::replace(&mut client.need, need), key);
+                // What a client needs never shrinks, so one that is among the last ones was named when it needed as much.
+                self.needing.remove(&before);
+                if self.needing.len() < self.most_needing
+                    || self.needing.first().is_some_and(|least| *least < (need, key))
+                {
+                    self.needing.insert((need, key));
+                    if self.needing.len() > self.most_needing {
+                        self.needing.pop_first();
+                    }
+                    if client.name.is_empty() {
+                        client.name = describe();
+                    }
+                }
+            }
         }
         if is_denied {
-            if client.denied == 0 {
+            if client.name.is_empty() {
                 client.name = describe();
+            }
+            if client.denied == 0 {
                 client.between.0 = now;
             }
             client.denied += 1;
             client.between.1 = now;
         }
+    }
+
+    /// Returns the clients that need most of the rates, the one that needs most first.
+    pub(super) fn most_needing(&self) -> impl Iterator<Item = &ClientTally> {
+        self.needing.iter().rev().filter_map(|(_, key)| self.clients.get(key))
+    }
+
+    /// Returns what each client needs of a rate, the least first. There are none if that cannot be told.
+    pub(super) fn peaks(&self, rate: usize) -> Vec<u64> {
+        let peaks = self.clients.values().filter_map(|client| Some(client.demands.get(rate)?.peak()));
+        let mut peaks: Vec<_> = peaks.filter(|peak| *peak > 0).collect();
+        peaks.sort_unstable();
+        peaks
     }
 }

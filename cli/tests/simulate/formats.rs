@@ -143,16 +143,91 @@ fn what_is_compressed_is_read_by_its_content_and_as_far_as_it_goes() {
         let cut = [&whole[..], &whole[..whole.len() / 2]].concat();
         std::fs::write(folder.path().join("a.log"), cut).unwrap();
         let report = json(folder.path(), &["--policy", "p.yaml", "a.log"]);
-        assert!(
-            report["requests"].as_u64().unwrap() >= 1_000 && report["incomplete"][0] == "a.log",
-            "{report}"
-        );
+        let read = report["requests"].as_u64().unwrap();
+        let incomplete = &report["incomplete"][0];
+        assert!(read >= 1_000 && incomplete["file"] == "a.log" && incomplete["lines"] == read, "{report}");
+        assert!(incomplete.get("corrupt").is_none(), "{report}");
         let (_, text, _) = simulate(folder.path(), &["--policy", "p.yaml", "a.log"]);
+        assert!(text.contains(&format!("a.log ends in the middle, after line {read}: only what")), "{text}");
+    }
+}
+
+#[test]
+fn corrupt_data_is_told_from_a_file_that_ends_too_early() {
+    let log: String = (0..5_000).map(|n| line(n, "192.0.2.1", &format!("/{}", n * n % 977), 200)).collect();
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+    gzip.write_all(log.as_bytes()).unwrap();
+    let gzip = gzip.finish().unwrap();
+    // With a checksum, which changed bytes do not fit.
+    let mut zstd = zstd::Encoder::new(Vec::new(), 3).unwrap();
+    zstd.include_checksum(true).unwrap();
+    zstd.write_all(log.as_bytes()).unwrap();
+    let zstd = zstd.finish().unwrap();
+    let folder = folder(&[("p.yaml", &policy(60))]);
+    for whole in [&gzip, &zstd] {
+        let mut changed = whole.clone();
+        let middle = changed.len() / 2;
+        changed[middle..middle + 200].fill(0xff);
+        let with_rest = [&whole[..], b"this is no gzip and no zstd"].concat();
+        for text in [changed, with_rest] {
+            std::fs::write(folder.path().join("a.log"), [&whole[..], &text[..]].concat()).unwrap();
+            let (code, text, _) = simulate(folder.path(), &["--policy", "p.yaml", "a.log"]);
+            assert!(code == Some(0) && text.contains("a.log is corrupt after line "), "{text}");
+            assert!(!text.contains("in the middle"), "{text}");
+        }
+    }
+    for (begin, expected) in
+        [(&gzip[..20], "ends in the middle, after line 0"), (b"\x1f\x8bnot gzip", "is corrupt after line 0")]
+    {
+        std::fs::write(folder.path().join("a.log"), begin).unwrap();
+        let (code, _, errors) = simulate(folder.path(), &["--policy", "p.yaml", "a.log"]);
         assert!(
-            text.contains("a.log ends in the middle or is broken there: what precedes was read"),
-            "{text}"
+            code == Some(1) && errors.contains("no request could be read") && errors.contains(expected),
+            "{errors}"
         );
     }
+}
+
+#[test]
+fn what_is_not_read_is_refused_with_what_to_do_and_a_bomb_takes_no_memory() {
+    let folder = folder(&[("p.yaml", &policy(60))]);
+    let mut zstd = zstd::Encoder::new(Vec::new(), 1).unwrap();
+    zstd.window_log(28).unwrap();
+    zstd.write_all(line(0, "192.0.2.1", "/", 200).as_bytes()).unwrap();
+    for (content, expected) in [
+        (
+            zstd.finish().unwrap(),
+            "its zstd window is larger than 128 MiB: decompress it with zstd -d --long=31",
+        ),
+        (b"BZh91AY&SY".to_vec(), "compressed with bzip2: decompress it with bzip2 -d"),
+        (b"\xfd7zXZ\0\0".to_vec(), "compressed with xz: decompress it with xz -d"),
+        (b"\x04\x22\x4d\x18d@".to_vec(), "compressed with lz4: decompress it with lz4 -d"),
+        (b"PK\x03\x04\x14\0".to_vec(), "a zip archive: unpack it"),
+        (b"\xff\xfe1\09\0".to_vec(), "in UTF-16: convert it with iconv -f UTF-16 -t UTF-8"),
+    ] {
+        std::fs::write(folder.path().join("a.log"), content).unwrap();
+        let (code, _, errors) = simulate(folder.path(), &["--policy", "p.yaml", "a.log"]);
+        assert!(code == Some(1) && errors.starts_with("a.log") && errors.contains(expected), "{errors}");
+    }
+    // 1 GiB in one line, in a process that may have less.
+    let mut zstd = zstd::Encoder::new(Vec::new(), 1).unwrap();
+    zstd.write_all(line(0, "192.0.2.1", "/", 200).as_bytes()).unwrap();
+    let zeros = vec![b'0'; 1 << 20];
+    (0..1 << 10).for_each(|_| zstd.write_all(&zeros).unwrap());
+    zstd.write_all(format!("\n{}", line(1, "192.0.2.1", "/", 200)).as_bytes()).unwrap();
+    let bomb = zstd.finish().unwrap();
+    assert!(bomb.len() < 1 << 20, "{}", bomb.len());
+    std::fs::write(folder.path().join("bomb.log"), bomb).unwrap();
+    let program = assert_cmd::cargo::cargo_bin("sluice");
+    let output = std::process::Command::new("sh")
+        .current_dir(folder.path())
+        .args(["-c", "ulimit -v 1000000; exec \"$0\" simulate --policy p.yaml bomb.log"])
+        .arg(program)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(text.starts_with("2 requests from") && text.contains("longer than 256 KiB"), "{text} {errors}");
 }
 
 #[test]

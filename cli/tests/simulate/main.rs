@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod formats;
+mod suggest;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -111,39 +112,6 @@ fn a_replay_shows_who_would_have_been_denied_and_when() {
     assert!(text.starts_with("281 requests from 2026-11-23T10:00:00Z to 2026-11-23T10:02:59Z\n"), "{text}");
     assert!(text.contains("\np.yaml: 96 denied, 34.2 %\n"), "{text}");
     assert!(text.contains("shop/checkout at-once is left out"), "{text}");
-}
-
-#[test]
-fn the_suggested_number_spares_that_part_of_the_clients() {
-    let mut log = String::new();
-    let mut state = 3u64;
-    let mut requests: Vec<(u64, u64)> = Vec::new();
-    for client in 0..1_000u64 {
-        for _ in 0..(5 + client / 40) {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            requests.push(((state >> 33) % 600, client));
-        }
-    }
-    // Two that need far more than all others.
-    requests.extend((0..500).flat_map(|n| [(n, 1_000), (n, 1_001)]));
-    requests.sort_unstable();
-    for (second, client) in requests {
-        log += &line(second, &format!("10.0.{}.{}", client / 250, client % 250), "/", 200);
-    }
-    let folder = folder(&[("p.yaml", &policy(3)), ("access.log", &log)]);
-    let limit = |report: &Value| report["files"][0]["limits"][0].clone();
-    let found = limit(&json(folder.path(), &["--policy", "p.yaml", "access.log"]));
-    let suggestion = &found["suggestions"][0];
-    assert_eq!((&suggestion["requests"], &suggestion["per"]), (&3.into(), &"1m".into()));
-    let number = |n: usize| suggestion["numbers"][n]["requests"].as_u64().unwrap();
-    let limited = |requests: u64| {
-        std::fs::write(folder.path().join("p.yaml"), policy(requests)).unwrap();
-        limit(&json(folder.path(), &["--policy", "p.yaml", "access.log"]))["limitedClients"].as_u64().unwrap()
-    };
-    assert!(found["limitedClients"].as_u64().unwrap() > 10, "{suggestion}");
-    assert!(limited(number(0)) <= 10 && limited(number(1)) <= 1 && limited(number(2)) == 0, "{suggestion}");
-    // It is exact for fixed windows: one less denies more than 1 % of them.
-    assert!(limited(number(0) - 1) > 10, "{suggestion}");
 }
 
 #[test]

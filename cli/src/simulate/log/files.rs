@@ -2,8 +2,9 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::fmt;
 use std::fs::File;
-use std::io::{BufRead, Read};
+use std::io::{self, BufRead, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +15,7 @@ use super::reason::Reason;
 use super::sorter::Sorter;
 use super::source::decompressed;
 use anyhow::Context as _;
+use serde::Serialize;
 
 /// Longest line, in bytes. The rest of a longer one is skipped.
 const MAX_LINE: usize = 256 * 1024;
@@ -41,8 +43,7 @@ pub(in crate::simulate) struct Requests {
     waiting: Vec<Option<LoggedRequest>>,
     sorter: Sorter,
     hints: Hints,
-    /// Names of files that end in the middle, or are broken there.
-    pub(in crate::simulate) incomplete: Vec<String>,
+    pub(in crate::simulate) incomplete: Vec<Incomplete>,
     /// Number of bytes of all files.
     pub(in crate::simulate) bytes: u64,
     pub(in crate::simulate) unreadable: Unreadable,
@@ -77,12 +78,37 @@ impl Unreadable {
     }
 }
 
+/// A compressed file of which only the beginning could be read.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::simulate) struct Incomplete {
+    file: String,
+    /// Number of lines that were read.
+    lines: u64,
+    /// What is wrong in the content; none if it only ends too early.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    corrupt: Option<String>,
+}
+
+impl fmt::Display for Incomplete {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, lines, corrupt } = self;
+        match corrupt {
+            Some(error) => {
+                write!(f, "{file} is corrupt after line {lines} ({error}): only what precedes was read")
+            }
+            None => write!(f, "{file} ends in the middle, after line {lines}: only what precedes was read"),
+        }
+    }
+}
+
 struct LogFile {
     name: String,
     reader: Box<dyn BufRead>,
     is_compressed: bool,
-    /// Whether the compressed file ends in the middle, or is broken there.
-    is_incomplete: bool,
+    /// Whether the last line was read.
+    has_ended: bool,
+    incomplete: Option<Incomplete>,
     line: u64,
     /// First lines that are not read yet.
     first: VecDeque<RawLine>,
@@ -191,7 +217,10 @@ impl Requests {
                 }
                 let read = if is_cut { Err(Reason::TooLong) } else { file.format.read(&text, &self.hints) };
                 match read {
-                    Ok(request) => file.ahead.push_back(Ahead { request, line: file.line, text }),
+                    Ok(request) => {
+                        let text = beginning(text, 4 * SHOWN);
+                        file.ahead.push_back(Ahead { request, line: file.line, text });
+                    }
                     Err(reason) => self.unreadable.add(reason, &file.name, file.line, &text),
                 }
             }
@@ -207,9 +236,7 @@ impl Requests {
             self.waiting[number] = Some(request);
             return Ok(());
         }
-        if std::mem::take(&mut file.is_incomplete) {
-            self.incomplete.push(file.name.clone());
-        }
+        self.incomplete.extend(file.incomplete.take());
         Ok(())
     }
 }
@@ -231,7 +258,8 @@ impl LogFile {
             name,
             reader,
             is_compressed,
-            is_incomplete: false,
+            has_ended: false,
+            incomplete: None,
             line: 0,
             first: VecDeque::new(),
             format: Reader::default(),
@@ -273,6 +301,18 @@ impl LogFile {
         Ok(())
     }
 
+    /// Ends a compressed file whose content cannot be decompressed further. Fails if the file itself cannot be read.
+    fn end_early(&mut self, error: io::Error, number: u64) -> anyhow::Result<()> {
+        if !self.is_compressed || error.raw_os_error().is_some() || error.kind() == io::ErrorKind::Unsupported
+        {
+            return Err(error).with_context(|| format!("{}:{number}", self.name));
+        }
+        let corrupt = (error.kind() != io::ErrorKind::UnexpectedEof).then(|| error.to_string());
+        self.incomplete = Some(Incomplete { file: self.name.clone(), lines: number - 1, corrupt });
+        self.has_ended = true;
+        Ok(())
+    }
+
     fn next_line(&mut self) -> anyhow::Result<Option<RawLine>> {
         match self.first.pop_front() {
             Some(line) => Ok(Some(line)),
@@ -282,32 +322,41 @@ impl LogFile {
 
     /// Reads a line from the file. Bytes that are not UTF-8 are replaced.
     fn read_line(&mut self) -> anyhow::Result<Option<RawLine>> {
+        if self.has_ended {
+            return Ok(None);
+        }
         self.buffer.clear();
-        let at = |line: u64| format!("{}:{line}", self.name);
         let number = self.line + self.first.len() as u64 + 1;
         let mut limited = (&mut self.reader).take(MAX_LINE as u64);
         match limited.read_until(b'\n', &mut self.buffer) {
-            Ok(0) => return Ok(None),
-            // What was read of the last line is not all of it.
-            Err(_) if self.is_compressed => {
-                self.is_incomplete = true;
+            Ok(0) => {
+                self.has_ended = true;
                 return Ok(None);
             }
-            read => read.with_context(|| at(number))?,
-        };
-        let is_cut = !self.buffer.ends_with(b"\n") && self.buffer.len() == MAX_LINE;
-        if is_cut {
-            match self.reader.skip_until(b'\n') {
-                Err(_) if self.is_compressed => self.is_incomplete = true,
-                skipped => {
-                    skipped.with_context(|| at(number))?;
-                }
+            Ok(_) => {}
+            // What was read of the last line is not all of it.
+            Err(error) => {
+                self.end_early(error, number)?;
+                return Ok(None);
             }
+        }
+        let is_cut = !self.buffer.ends_with(b"\n") && self.buffer.len() == MAX_LINE;
+        if is_cut && let Err(error) = self.reader.skip_until(b'\n') {
+            self.end_early(error, number)?;
         }
         let bytes =
             if number == 1 { self.buffer.strip_prefix(BOM).unwrap_or(&self.buffer) } else { &self.buffer };
         Ok(Some(RawLine { text: String::from_utf8_lossy(bytes).into_owned(), is_cut }))
     }
+}
+
+/// Returns the longest beginning of a text of at most so many bytes.
+fn beginning(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most));
+        text.shrink_to_fit();
+    }
+    text
 }
 
 /// Counts the bytes that are read.

@@ -63,7 +63,7 @@ impl FromStr for Format {
 }
 
 /// Answers of the user to what a log does not say.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(in crate::simulate) struct Hints {
     pub(in crate::simulate) fields: Vec<FieldName>,
     pub(in crate::simulate) format: Option<Format>,

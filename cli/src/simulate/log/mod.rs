@@ -23,7 +23,7 @@ pub(super) mod wrap;
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use http_body_util::Empty;
 use reason::Reason;
 
@@ -39,6 +39,14 @@ pub(super) struct LoggedRequest {
 }
 
 impl LoggedRequest {
+    /// Returns about how much memory the request takes, in bytes.
+    fn bytes(&self) -> usize {
+        // A value of a header has a place of 104 bytes, and what is allocated has a place in a list or a heap.
+        let headers = self.request.headers().values().map(|value| 104 + value.len()).sum::<usize>();
+        let path = self.request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+        size_of::<Self>() + 64 + path + headers
+    }
+
     /// Reports whether two lines are about the same request.
     fn is_same(&self, other: &Self) -> bool {
         let parts = |logged: &Self| (logged.at, logged.client, logged.status);
@@ -81,6 +89,10 @@ impl Fields {
         let target = self.target.as_deref().ok_or(or(Reason::NoTargetField, Reason::NoTarget))?;
         let method = self.method.as_deref().unwrap_or("GET");
         let mut request = Request::builder().method(method).uri(path_and_query(target));
+        // Many requests are held back. A map grows to much more than it needs.
+        if let Some(headers) = request.headers_mut() {
+            *headers = HeaderMap::with_capacity(self.headers.len());
+        }
         for (name, value) in &self.headers {
             // One that cannot be sent is left out.
             if let Ok(value) = HeaderValue::from_str(value) {

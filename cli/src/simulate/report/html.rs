@@ -51,11 +51,7 @@ pub(in crate::simulate) fn page(report: &Report) -> String {
         page.push_str("</table></div>\n");
     }
     for file in &report.incomplete {
-        let _ = writeln!(
-            page,
-            "<p>{} ends in the middle or is broken there: what precedes was read</p>",
-            escape(file)
-        );
+        let _ = writeln!(page, "<p>{}</p>", escape(&file.to_string()));
     }
     if report.out_of_order > 0 {
         let late = count(report.out_of_order, "line");
@@ -82,6 +78,13 @@ pub(in crate::simulate) fn page(report: &Report) -> String {
     for of_file in &report.files {
         file(&mut page, of_file, report.requests);
     }
+    if let Some(proposal) = &report.suggested {
+        let _ = writeln!(
+            page,
+            "<h2>Suggested policy</h2>\n<div class=\"wide\"><pre>{}</pre></div>",
+            escape(&proposal.policy)
+        );
+    }
     page + "</body>\n</html>\n"
 }
 
@@ -104,6 +107,18 @@ fn file(page: &mut String, file: &FileReport, requests: u64) {
         );
     }
     file.limits.iter().for_each(|one| limit(page, one));
+    if !file.routes.is_empty() {
+        page.push_str("<h3>Paths</h3>\n<div class=\"wide\"><table>\n<tr><th>method</th><th>path</th><th class=\"n\">requests</th><th class=\"n\">denied</th><th class=\"n\">of all</th></tr>\n");
+        for route in &file.routes {
+            let numbers =
+                [grouped(route.requests), grouped(route.denied), share(route.denied, route.requests)];
+            row(page, &[&route.method, &route.path], &numbers);
+        }
+        page.push_str("</table></div>\n");
+    }
+    if let Some(note) = file.note_of_paths() {
+        let _ = writeln!(page, "<p>{note}</p>");
+    }
 }
 
 fn limit(page: &mut String, limit: &LimitReport) {
@@ -144,6 +159,14 @@ fn limit(page: &mut String, limit: &LimitReport) {
         page.push_str("<div class=\"wide\"><table>\n<tr><th>client</th><th>first denied</th><th>last denied</th><th class=\"n\">requests</th><th class=\"n\">denied</th></tr>\n");
         for client in &limit.most_denied {
             row(page, &[&client.client, &client.first, &client.last], &client.numbers());
+        }
+        page.push_str("</table></div>\n");
+    }
+    if !limit.most_needing.is_empty() {
+        page.push_str("<div class=\"wide\"><table>\n<tr><th>client</th><th>needs</th><th class=\"n\">requests</th><th class=\"n\">denied</th></tr>\n");
+        for client in &limit.most_needing {
+            let numbers = [grouped(client.requests), grouped(client.denied)];
+            row(page, &[&client.client, &client.words()], &numbers);
         }
         page.push_str("</table></div>\n");
     }

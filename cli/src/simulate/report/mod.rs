@@ -1,43 +1,29 @@
 //! The result of a simulation.
 //!
-//! - [`suggest`]: numbers that spare clients.
+//! - [`client`]: the clients that are denied most, and those that need most; [`suggest`]: numbers that spare clients.
+//! - [`proposal`]: a policy with such numbers, and what its replay says.
 //! - [`text`]: tables for a terminal; [`html`]: a page with [`chart`]s.
 
 mod chart;
+mod client;
 pub(super) mod html;
+pub(super) mod proposal;
 mod suggest;
 pub(super) mod text;
 
-use jiff::Timestamp;
 use serde::Serialize;
 use sluice_limiter::Rate;
 
-use super::candidate::Candidate;
-use super::heavy::Followed;
-use super::log::files::{Unreadable, UnreadableLines};
+use super::log::files::{Incomplete, Unreadable, UnreadableLines};
 use super::log::reason::Reason;
+use super::replay::Replayed;
+use super::routes::{MAX_ROUTES, RouteCounts, Routes};
 use super::series::Series;
-use super::tally::{ClientTally, LimitTally, MAX_CLIENTS};
+use super::tally::{LimitTally, MAX_CLIENTS};
 use crate::output::{count, grouped};
+use client::{ClientReport, NeedReport, time};
+use proposal::Proposal;
 use suggest::Suggestion;
-
-/// Everything that a replay has found.
-pub(super) struct Replayed<'a> {
-    pub(super) logs: Vec<String>,
-    pub(super) requests: u64,
-    /// Requests that the log has after later ones.
-    pub(super) late: u64,
-    pub(super) unreadable: Unreadable,
-    /// Names of compressed files that end in the middle.
-    pub(super) incomplete: Vec<String>,
-    pub(super) begin: u64,
-    pub(super) end: u64,
-    /// Requests that no candidate, the first, the second, or both denied.
-    pub(super) denied: [u64; 4],
-    pub(super) candidates: &'a [Candidate],
-    /// Number of clients of each limit in the result.
-    pub(super) clients: usize,
-}
 
 /// The result.
 #[derive(Debug, Serialize)]
@@ -50,8 +36,8 @@ pub(super) struct Report {
     unreadable_lines: u64,
     /// The lines that could not be read, by the reason.
     unreadable: Vec<UnreadableReport>,
-    /// Names of compressed files that end in the middle.
-    incomplete: Vec<String>,
+    /// Compressed files that end in the middle or are corrupt.
+    incomplete: Vec<Incomplete>,
     begin: String,
     end: String,
     seconds: f64,
@@ -59,6 +45,9 @@ pub(super) struct Report {
     /// Requests that only one of two candidates denied, and that both did.
     #[serde(skip_serializing_if = "Option::is_none")]
     comparison: Option<Comparison>,
+    /// The policy with other numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) suggested: Option<Proposal>,
 }
 
 /// Lines that could not be read for one reason.
@@ -85,6 +74,22 @@ struct FileReport {
     /// Limits that cannot be simulated.
     left_out: Vec<String>,
     limits: Vec<LimitReport>,
+    /// Methods and paths with most denials, and then with most requests.
+    routes: Vec<RouteReport>,
+    /// Requests of methods and paths that are not told apart.
+    other_paths: u64,
+}
+
+/// The requests of a method and a path.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RouteReport {
+    method: String,
+    /// The path, with `{id}` in place of segments that name a single thing.
+    path: String,
+    requests: u64,
+    /// Those that a limit denies, or would deny if it did not only mark or observe.
+    denied: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -111,6 +116,8 @@ struct LimitReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     worst: Option<Worst>,
     most_denied: Vec<ClientReport>,
+    /// The clients that need most of the rates, also where nothing is denied.
+    most_needing: Vec<NeedReport>,
     suggestions: Vec<Suggestion>,
     series: Series,
 }
@@ -126,57 +133,6 @@ struct Worst {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ClientReport {
-    client: String,
-    /// At least so many, if the client is not told apart from the beginning.
-    requests: u64,
-    /// At most so many.
-    denied: u64,
-    /// How much `denied` may be too high: 0 for a client that is told apart.
-    error: u64,
-    first: String,
-    last: String,
-    #[serde(skip)]
-    is_exact: bool,
-}
-
-impl ClientReport {
-    fn new(client: &ClientTally) -> Self {
-        let ClientTally { name, requests, denied, between: (first, last), .. } = client;
-        let (first, last) = (time(*first), time(*last));
-        Self {
-            client: name.clone(),
-            requests: *requests,
-            denied: *denied,
-            error: 0,
-            first,
-            last,
-            is_exact: true,
-        }
-    }
-
-    fn of_many(client: &Followed) -> Self {
-        let Followed { name, requests, denied, error, between: (first, last) } = client;
-        let (first, last) = (time(*first), time(*last));
-        let (client, requests, denied, error) = (name.clone(), *requests, *denied, *error);
-        Self { client, requests, denied, error, first, last, is_exact: false }
-    }
-
-    /// Writes requests and denials.
-    fn numbers(&self) -> [String; 2] {
-        let (requests, denied) = (grouped(self.requests), grouped(self.denied));
-        match (self.is_exact, self.error) {
-            (true, _) => [requests, denied],
-            (false, 0) => [format!("at least {requests}"), denied],
-            (false, error) => {
-                [format!("at least {requests}"), format!("at most {denied}, error {}", grouped(error))]
-            }
-        }
-    }
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
 struct Comparison {
     only_first: u64,
     only_second: u64,
@@ -184,27 +140,25 @@ struct Comparison {
 }
 
 impl Report {
-    pub(super) fn new(replayed: Replayed<'_>) -> Self {
-        let Replayed {
-            logs,
-            requests,
-            late,
-            unreadable,
-            incomplete,
-            begin,
-            end,
-            denied,
-            candidates,
-            clients,
-        } = replayed;
+    /// Describes a replay of some logs, with so many clients of each limit, and paths.
+    pub(super) fn new(
+        logs: Vec<String>,
+        replayed: Replayed,
+        suggested: Option<Proposal>,
+        most: usize,
+    ) -> Self {
+        let Replayed { requests, late, unreadable, incomplete, begin, end, denied, routes, candidates } =
+            replayed;
         let [_, only_first, only_second, both] = denied;
-        let files = candidates.iter().map(|candidate| FileReport {
+        let files = candidates.iter().enumerate().map(|(n, candidate)| FileReport {
             file: candidate.name.clone(),
             admitted: candidate.admitted,
             denied: candidate.denied,
             warnings: candidate.warnings.clone(),
             left_out: candidate.left_out.clone(),
-            limits: candidate.limits.iter().flatten().map(|limit| LimitReport::new(limit, clients)).collect(),
+            limits: candidate.limits.iter().flatten().map(|limit| LimitReport::new(limit, most)).collect(),
+            routes: RouteReport::most(&routes, n, most),
+            other_paths: routes.others.requests,
         });
         Self {
             logs,
@@ -218,7 +172,37 @@ impl Report {
             seconds: (end - begin) as f64 / 1e6,
             files: files.collect(),
             comparison: (candidates.len() == 2).then_some(Comparison { only_first, only_second, both }),
+            suggested,
         }
+    }
+}
+
+impl RouteReport {
+    /// Returns the methods and paths of which a candidate denies most requests.
+    fn most(routes: &Routes, candidate: usize, most: usize) -> Vec<Self> {
+        let route = |(method, path, counts): (&str, &str, RouteCounts)| Self {
+            method: method.to_owned(),
+            path: path.to_owned(),
+            requests: counts.requests,
+            denied: counts.denied[candidate],
+        };
+        let mut rows: Vec<_> = routes.iter().map(route).collect();
+        let order = |row: &Self| {
+            (std::cmp::Reverse((row.denied, row.requests)), row.path.clone(), row.method.clone())
+        };
+        rows.sort_by_cached_key(order);
+        rows.truncate(most);
+        rows
+    }
+}
+
+impl FileReport {
+    /// Says what the table of paths lacks.
+    fn note_of_paths(&self) -> Option<String> {
+        let others = count(self.other_paths, "request");
+        let most = grouped(MAX_ROUTES as u64);
+        (self.other_paths > 0)
+            .then(|| format!("more than {most} methods and paths: {others} of further ones"))
     }
 }
 
@@ -246,13 +230,7 @@ impl UnreadableReport {
 }
 
 impl LimitReport {
-    fn new(tally: &LimitTally, clients: usize) -> Self {
-        let mut limited: Vec<_> = tally.clients.values().filter(|client| client.denied > 0).collect();
-        limited.sort_by(|a, b| b.denied.cmp(&a.denied).then_with(|| a.name.cmp(&b.name)));
-        let mut most: Vec<_> = limited.iter().take(clients).map(|client| ClientReport::new(client)).collect();
-        most.extend(tally.heavy.certain().map(ClientReport::of_many));
-        most.sort_by(|a, b| b.denied.cmp(&a.denied).then_with(|| a.client.cmp(&b.client)));
-        most.truncate(clients);
+    fn new(tally: &LimitTally, most: usize) -> Self {
         let worst = tally.series.worst().map(|(at, denied)| Worst {
             at: time(at),
             seconds: tally.series.interval_micros as f64 / 1e6,
@@ -267,12 +245,13 @@ impl LimitReport {
             denied: tally.denied,
             waited: tally.waited,
             clients: tally.clients.len(),
-            limited_clients: limited.len(),
+            limited_clients: tally.clients.values().filter(|client| client.denied > 0).count(),
             denied_without_client: tally.refused,
             without_key_part: tally.lacking,
             other_requests: tally.others,
             worst,
-            most_denied: most,
+            most_denied: ClientReport::most_denied(tally, most),
+            most_needing: tally.most_needing().map(|client| NeedReport::new(client, &tally.rates)).collect(),
             suggestions: suggest::suggest(tally),
             series: tally.series.clone(),
         }
@@ -316,12 +295,6 @@ impl LimitReport {
         }
         notes
     }
-}
-
-/// Writes a time in UTC, without fractions of a second.
-fn time(micros: u64) -> String {
-    let seconds = i64::try_from(micros / 1_000_000).unwrap_or(i64::MAX);
-    Timestamp::from_second(seconds).map_or_else(|_| "unknown".to_owned(), |time| time.to_string())
 }
 
 /// Writes a part of a whole: `0.3 %`.

@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::{FileReport, LimitReport, Report, UnreadableReport, share};
+use super::{FileReport, LimitReport, Report, RouteReport, UnreadableReport, share};
 use crate::output::{count, grouped, table};
+use crate::simulate::log::files::Incomplete;
+use crate::simulate::replay::Replayed;
 
 /// Returns the result as text.
 pub(in crate::simulate) fn text(report: &Report) -> String {
@@ -15,7 +17,7 @@ pub(in crate::simulate) fn text(report: &Report) -> String {
         text.push_str(&unreadable(&report.unreadable));
     }
     for file in &report.incomplete {
-        let _ = writeln!(text, "{file} ends in the middle or is broken there: what precedes was read");
+        let _ = writeln!(text, "{file}");
     }
     if report.out_of_order > 0 {
         let late = count(report.out_of_order, "line");
@@ -41,7 +43,9 @@ pub(in crate::simulate) fn text(report: &Report) -> String {
         }
         limits(&mut text, file);
         clients(&mut text, file);
+        needs(&mut text, file);
         suggestions(&mut text, file);
+        routes(&mut text, file);
     }
     if let (Some(comparison), [first, second]) = (&report.comparison, &report.files[..]) {
         let _ = writeln!(
@@ -55,6 +59,15 @@ pub(in crate::simulate) fn text(report: &Report) -> String {
         );
     }
     text
+}
+
+/// Says why there is no request.
+pub(in crate::simulate) fn nothing(replayed: Replayed) -> String {
+    let mut lines: Vec<_> = replayed.incomplete.iter().map(Incomplete::to_string).collect();
+    if replayed.unreadable.lines > 0 {
+        lines.push(unreadable(&UnreadableReport::all(replayed.unreadable)).trim_end().to_owned());
+    }
+    if lines.is_empty() { ": the logs are empty".to_owned() } else { format!(":\n{}", lines.join("\n")) }
 }
 
 /// Returns the lines that could not be read as a table by the reason.
@@ -116,6 +129,46 @@ fn clients(text: &mut String, file: &FileReport) {
         let header = ["LIMIT", "CLIENT", "REQUESTS", "DENIED", "FIRST", "LAST"].map(str::to_owned);
         text.push('\n');
         text.push_str(&table(std::iter::once(header).chain(rows)));
+    }
+}
+
+fn needs(text: &mut String, file: &FileReport) {
+    let rows = file.limits.iter().flat_map(|limit| {
+        limit.most_needing.iter().map(|client| {
+            [
+                limit.limit.clone(),
+                client.client.clone(),
+                grouped(client.requests),
+                grouped(client.denied),
+                client.words(),
+            ]
+        })
+    });
+    let rows: Vec<_> = rows.collect();
+    if !rows.is_empty() {
+        let header = ["LIMIT", "CLIENT", "REQUESTS", "DENIED", "NEEDS"].map(str::to_owned);
+        text.push('\n');
+        text.push_str(&table(std::iter::once(header).chain(rows)));
+    }
+}
+
+fn routes(text: &mut String, file: &FileReport) {
+    let row = |route: &RouteReport| {
+        [
+            route.method.clone(),
+            route.path.clone(),
+            grouped(route.requests),
+            grouped(route.denied),
+            share(route.denied, route.requests),
+        ]
+    };
+    if !file.routes.is_empty() {
+        let header = ["METHOD", "PATH", "REQUESTS", "DENIED", ""].map(str::to_owned);
+        text.push('\n');
+        text.push_str(&table(std::iter::once(header).chain(file.routes.iter().map(row))));
+    }
+    if let Some(note) = file.note_of_paths() {
+        let _ = writeln!(text, "{note}");
     }
 }
 
