@@ -28,7 +28,7 @@ pub(super) struct Candidate {
     simulation: Simulation,
 }
 
-/// What a candidate does to a request.
+/// A decision about a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Effect {
     pub(super) is_admitted: bool,

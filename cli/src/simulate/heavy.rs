@@ -27,7 +27,7 @@ pub(super) struct Followed {
 #[derive(Debug, Default)]
 pub(super) struct Heavy {
     clients: HashMap<u128, Followed>,
-    /// The same clients by their denials.
+    /// Those clients, by their denials.
     order: BTreeSet<(u64, u128)>,
 }
 

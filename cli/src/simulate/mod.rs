@@ -122,8 +122,12 @@ pub(crate) async fn simulate(args: SimulateArgs) -> Result<ExitCode> {
             print(&(report::text::text(&report) + &page.unwrap_or_default()))?;
         }
     }
-    let is_too_much = args.max_unreadable.is_some_and(|most| report.unreadable_percent() > most);
-    Ok(if is_too_much { ExitCode::from(2) } else { ExitCode::SUCCESS })
+    let unreadable = report.unreadable_percent();
+    if let Some(most) = args.max_unreadable.filter(|most| unreadable > *most) {
+        eprintln!("{unreadable:.2} % of the lines could not be read: --max-unreadable allows {most} %");
+        return Ok(ExitCode::from(2));
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Reads a part in percent.

@@ -3,10 +3,11 @@
 use anyhow::{Result, anyhow, bail};
 use sluice_crds::manifest::edit::{NewNumber, in_shadow};
 
+use super::demand::Demand;
 use super::replay::{PolicyText, Replay, Replayed};
 use super::tally::LimitTally;
 
-/// Number of replays at most: the default algorithm estimates, and not the same clients exceed each of several rates.
+/// Number of replays at most: the default algorithm estimates, and may deny who comes close to the number.
 pub(super) const MAX_REPLAYS: usize = 5;
 
 /// A policy in Shadow, and what a replay of the logs against it has found.
@@ -76,15 +77,20 @@ fn spared(clients: usize, percent: f64) -> usize {
 
 /// Returns the number for each rate of a limit. There are none if what its clients need cannot be told.
 fn numbers(limit: &LimitTally, percent: f64) -> Vec<u64> {
-    let number = |rate: usize| {
-        let peaks = limit.peaks(rate);
-        peaks.get(spared(peaks.len(), percent).checked_sub(1)?).copied()
-    };
-    (0..limit.rates.len()).filter_map(number).collect()
+    let peaks: Vec<_> = (0..limit.rates.len()).map(|rate| limit.peaks(rate)).collect();
+    let mut needs: Vec<Vec<u64>> =
+        limit.known().map(|client| client.demands.iter().map(Demand::peak).collect()).collect();
+    // Those are spared first who need less than most others of each rate.
+    needs.sort_by_cached_key(|needs| {
+        let rank = |(peaks, need): (&Vec<u64>, &u64)| peaks.partition_point(|peak| peak < need);
+        (peaks.iter().zip(needs).map(rank).max(), needs.clone())
+    });
+    needs.truncate(spared(needs.len(), percent));
+    let largest = |rate: usize| needs.iter().map(|needs| needs[rate]).max();
+    (0..limit.rates.len()).filter_map(largest).collect()
 }
 
 /// Returns the number of clients of which it is known what they need, and of those of them who are denied something.
 pub(super) fn beyond(limit: &LimitTally) -> (usize, usize) {
-    let known = limit.clients.values().filter(|client| client.demands.iter().any(|demand| demand.peak() > 0));
-    known.fold((0, 0), |(all, beyond), client| (all + 1, beyond + usize::from(client.denied > 0)))
+    limit.known().fold((0, 0), |(all, beyond), client| (all + 1, beyond + usize::from(client.denied > 0)))
 }

@@ -55,7 +55,7 @@ pub(super) struct ClientTally {
     pub(super) between: (u64, u64),
     /// For each rate.
     pub(super) demands: Vec<Demand>,
-    /// What it needs of the rate of which it needs most, in millionths of the number of the rate.
+    /// Need of the rate of which it needs most, in millionths of the number of the rate.
     need: u64,
 }
 
@@ -162,6 +162,11 @@ impl LimitTally {
     /// Returns the clients that need most of the rates, the one that needs most first.
     pub(super) fn most_needing(&self) -> impl Iterator<Item = &ClientTally> {
         self.needing.iter().rev().filter_map(|(_, key)| self.clients.get(key))
+    }
+
+    /// Returns the clients of which it is known what they need.
+    pub(super) fn known(&self) -> impl Iterator<Item = &ClientTally> {
+        self.clients.values().filter(|client| client.demands.iter().any(|demand| demand.peak() > 0))
     }
 
     /// Returns what each client needs of a rate, the least first. There are none if that cannot be told.

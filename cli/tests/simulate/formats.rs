@@ -235,9 +235,11 @@ fn too_many_unreadable_lines_are_an_exit_status() {
     let log: String = (0..9).map(|second| line(second, "192.0.2.1", "/", 200)).collect();
     let folder = folder(&[("p.yaml", &policy(60)), ("a.log", &(log + "garbage\n"))]);
     for (most, expected) in [("10", 0), ("9.9", 2), ("0", 2)] {
-        let (code, text, _) =
+        let (code, text, errors) =
             simulate(folder.path(), &["--policy", "p.yaml", "--max-unreadable", most, "a.log"]);
         assert_eq!(code, Some(expected), "{most}");
+        let why = format!("10.00 % of the lines could not be read: --max-unreadable allows {most} %\n");
+        assert_eq!(errors, if expected == 0 { "" } else { &*why });
         assert!(text.starts_with("9 requests from"), "{text}");
     }
 }

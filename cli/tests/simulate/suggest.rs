@@ -1,4 +1,4 @@
-//! What a replay suggests: numbers, the clients that need most, paths, and a policy in Shadow.
+//! Suggestions of a replay: numbers, the clients that need most, paths, and a policy in Shadow.
 
 use serde_json::Value;
 
@@ -159,7 +159,8 @@ fn a_policy_is_suggested_only_where_logs_can_be_read_again() {
         assert!(code == Some(1) && errors.contains(expected) && text.is_empty(), "{arguments:?}: {errors}");
     }
     for wrong in ["-1", "101", "NaN", "most"] {
-        let (code, _, errors) = simulate(folder.path(), &["--policy", "p.yaml", "--suggest", wrong, "a.log"]);
+        let (code, _, errors) =
+            simulate(folder.path(), &["--policy", "p.yaml", &format!("--suggest={wrong}"), "a.log"]);
         assert!(code == Some(2) && errors.contains("0 to 100"), "{wrong}: {errors}");
     }
 }

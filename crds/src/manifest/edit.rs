@@ -28,8 +28,8 @@ pub struct NewNumber<'a> {
 pub fn in_shadow(text: &str, numbers: &[NewNumber<'_>]) -> Result<String, Vec<Problem>> {
     let mut edits = Edits { text, numbers: BTreeMap::new(), texts: BTreeMap::new() };
     for object in objects(text)?.iter().filter(|object| object.value.is_policy()) {
-        let Some(spec) = field(object, "spec") else { continue };
-        edits.mode(spec);
+        let Some((key, spec)) = entry(object, "spec") else { continue };
+        edits.mode(key, spec);
         let name = |name: &str| {
             let metadata = field(object, "metadata")?;
             field(metadata, name)?.value.as_str()
@@ -57,9 +57,13 @@ fn requests<'a>(spec: &'a Spanned<Node>, new: &NewNumber<'_>) -> Option<&'a Span
     field(rates.iter().find(is_rate)?, "requests")
 }
 
-fn field<'a>(node: &'a Spanned<Node>, name: &str) -> Option<&'a Spanned<Node>> {
+fn entry<'a>(node: &'a Spanned<Node>, name: &str) -> Option<&'a (Spanned<String>, Spanned<Node>)> {
     let Node::Map(fields) = &node.value else { return None };
-    fields.iter().find(|(key, _)| key.value == name).map(|(_, value)| value)
+    fields.iter().find(|(key, _)| key.value == name)
+}
+
+fn field<'a>(node: &'a Spanned<Node>, name: &str) -> Option<&'a Spanned<Node>> {
+    entry(node, name).map(|(_, value)| value)
 }
 
 fn items(node: &Spanned<Node>) -> &[Spanned<Node>] {
@@ -76,7 +80,8 @@ struct Edits<'a> {
 }
 
 impl Edits<'_> {
-    fn mode(&mut self, spec: &Spanned<Node>) {
+    /// Sets the mode of a specification.
+    fn mode(&mut self, key: &Spanned<String>, spec: &Spanned<Node>) {
         if let Some(mode) = field(spec, "mode") {
             if let Some(Range { start, end }) = self.range(mode.defined) {
                 self.texts.insert((start, end), "Shadow".to_owned());
@@ -84,15 +89,19 @@ impl Edits<'_> {
             return;
         }
         let Node::Map(fields) = &spec.value else { return };
-        let Some((key, _)) = fields.first() else { return };
-        let Some(Range { start, .. }) = self.range(key.defined) else { return };
-        let before = &self.text[..start];
-        let line = &before[before.rfind('\n').map_or(0, |end| end + 1)..];
-        // In a block each key has its own line, with the same indentation.
-        let separator = if line.chars().all(|c| c == ' ') { format!("\n{line}") } else { ", ".to_owned() };
-        let is_flow = before.trim_end().ends_with('{');
-        let separator = if is_flow { ", ".to_owned() } else { separator };
-        self.texts.insert((start, start), format!("mode: Shadow{separator}"));
+        let first = fields.first().and_then(|(first, _)| self.range(first.defined));
+        let (Some(Range { start, .. }), Some(key)) = (first, self.range(key.defined)) else { return };
+        // In a block each key has its own line, with the same indentation. Comments may be in between.
+        let between = &self.text[key.end..start];
+        let is_flow =
+            between.lines().any(|line| line.split('#').next().is_some_and(|line| line.contains('{')));
+        if let (false, Some(line)) = (is_flow, between.rfind('\n')) {
+            let indentation = &between[line..];
+            let end = key.end + self.text[key.end..].find('\n').unwrap_or(0);
+            self.texts.insert((end, end), format!("{indentation}mode: Shadow"));
+        } else {
+            self.texts.insert((start, start), "mode: Shadow, ".to_owned());
+        }
     }
 
     fn number(&mut self, at: Location, requests: u64) {
@@ -169,11 +178,17 @@ spec:
             .replace("requests: 60 ", "requests: 61 ")
             .replace("requests: 500", "requests: 5000")
             .replace("requests: 7", "requests: 8")
-            .replace("  selector", "  mode: Shadow\n  selector");
+            .replace("spec:", "spec:\n  mode: Shadow");
         assert_eq!(edited(BLOCK, &numbers), expected);
         let enforced = BLOCK.replace("  limits:", "  mode: Enforce # now\n  limits:");
         let expected = BLOCK.replace("  limits:", "  mode: Shadow # now\n  limits:");
         assert_eq!(edited(&enforced, &[]), expected);
+    }
+
+    #[test]
+    fn a_flow_over_several_lines_stays_one() {
+        let flow = "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nspec: {\n  limits: []\n}\n";
+        assert_eq!(edited(flow, &[]), flow.replace("limits", "mode: Shadow, limits"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde_saphyr::{Location, Spanned};
 use super::problem::Problem;
 use super::yaml::Node;
 
-/// What kubectl reads.
+/// A value as kubectl reads it.
 #[derive(Debug, PartialEq)]
 enum Reading {
     Text,

@@ -85,7 +85,7 @@ pub(in crate::simulate) struct Incomplete {
     file: String,
     /// Number of lines that were read.
     lines: u64,
-    /// What is wrong in the content; none if it only ends too early.
+    /// Error in the content. One that only ends too early has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     corrupt: Option<String>,
 }

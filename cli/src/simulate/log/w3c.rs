@@ -50,7 +50,11 @@ fn fields<'a>(columns: &mut dyn Iterator<Item = (&'a str, &'a str)>) -> Fields {
             "cs-uri-stem" => fields.target = Some(value.to_owned()),
             "cs-uri-query" => query = value,
             "sc-status" => fields.status = value.parse().ok(),
-            "time-taken" => taken = value.parse::<f64>().ok(),
+            // IIS writes whole milliseconds, and others seconds with a point.
+            "time-taken" => {
+                let unit = if value.contains('.') { 1.0 } else { 1e-3 };
+                taken = value.parse::<f64>().ok().map(|number| number * unit);
+            }
             // The name that the viewer asked for; `cs(Host)` is that of the distribution.
             "x-host-header" => fields.header("host", value),
             "cs(Host)" | "cs-host" => own_host = value,
@@ -76,4 +80,22 @@ fn fields<'a>(columns: &mut dyn Iterator<Item = (&'a str, &'a str)>) -> Fields {
 /// Decodes a value, which is written as in URLs.
 fn decoded(value: &str) -> String {
     percent_decode_str(value).decode_utf8_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_iis_is_in_milliseconds() {
+        let mut columns = Columns::default();
+        columns.directive(
+            "#Fields: date time s-ip cs-method cs-uri-stem cs-uri-query s-port c-ip sc-status time-taken",
+        );
+        let line = |taken: &str| format!("2026-11-23 10:00:00 10.0.0.1 GET /a b=1 443 192.0.2.7 200 {taken}");
+        let fields = |taken: &str| columns.read(&line(taken)).unwrap().unwrap();
+        let begin = |taken: &str| 1_795_428_000_000_000 - fields(taken).at.unwrap();
+        assert_eq!((begin("15"), begin("1.500"), begin("-")), (15_000, 1_500_000, 0));
+        assert_eq!(fields("15").target.as_deref(), Some("/a?b=1"));
+    }
 }

@@ -26,7 +26,7 @@ pub(super) struct ClientReport {
     is_exact: bool,
 }
 
-/// What a client needs.
+/// Needs of a client.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NeedReport {
