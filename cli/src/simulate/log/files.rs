@@ -40,7 +40,7 @@ pub(in crate::simulate) struct Requests {
     files: Vec<LogFile>,
     /// The next request of each file, earliest first.
     next: BinaryHeap<Reverse<(u64, usize)>>,
-    waiting: Vec<Option<LoggedRequest>>,
+    waiting: Vec<Option<Box<LoggedRequest>>>,
     sorter: Sorter,
     hints: Hints,
     pub(in crate::simulate) incomplete: Vec<Incomplete>,
@@ -133,7 +133,7 @@ struct RawLine {
 
 /// A request, and the line that it is from.
 struct Ahead {
-    request: LoggedRequest,
+    request: Box<LoggedRequest>,
     line: u64,
     text: String,
 }
@@ -178,7 +178,7 @@ impl Requests {
     }
 
     /// Returns the next request.
-    pub(in crate::simulate) fn next(&mut self) -> anyhow::Result<Option<LoggedRequest>> {
+    pub(in crate::simulate) fn next(&mut self) -> anyhow::Result<Option<Box<LoggedRequest>>> {
         self.prepare()?;
         Ok(self.sorter.take())
     }

@@ -102,7 +102,7 @@ impl Reader {
                 let is_host = |host: HeaderValue| host.as_bytes().iter().any(|byte| b".:".contains(byte));
                 if has_host
                     && !wrappers.is_empty()
-                    && !requests.iter().flatten().filter_map(host).any(is_host)
+                    && !requests.iter().flatten().filter_map(|logged| host(logged)).any(is_host)
                 {
                     continue;
                 }
@@ -137,7 +137,11 @@ impl Reader {
     }
 
     /// Reads a line. A line that says how others are to be read has no request.
-    pub(in crate::simulate) fn read(&mut self, line: &str, hints: &Hints) -> Result<LoggedRequest, Reason> {
+    pub(in crate::simulate) fn read(
+        &mut self,
+        line: &str,
+        hints: &Hints,
+    ) -> Result<Box<LoggedRequest>, Reason> {
         if self.is_unclear {
             return Err(Reason::TwoWays);
         }
@@ -198,7 +202,8 @@ mod tests {
         let hints = Hints { fields, format: None };
         match Reader::choose(&[line], &hints).read(line, &hints) {
             Err(reason) => reason.text().to_owned(),
-            Ok(LoggedRequest { at, request, client, status }) => {
+            Ok(logged) => {
+                let LoggedRequest { at, request, client, status } = *logged;
                 let header = |name: &str| {
                     let value = request.headers().get(name);
                     value.map_or("-", |value| value.to_str().unwrap_or("?")).to_owned()

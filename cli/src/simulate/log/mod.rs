@@ -74,7 +74,7 @@ pub(super) struct Fields {
 
 impl Fields {
     /// Returns the request, or what is wrong with the line.
-    pub(super) fn request(self) -> Result<LoggedRequest, Reason> {
+    pub(super) fn request(self) -> Result<Box<LoggedRequest>, Reason> {
         let or = |field: Reason, other: Reason| if self.is_named { field } else { other };
         let at = self.at.ok_or(or(Reason::NoTimeField, Reason::NoTime))?;
         let client = self.client.as_deref().filter(|client| !client.is_empty() && *client != "-");
@@ -104,12 +104,8 @@ impl Fields {
             request = request.header("x-forwarded-for", before);
         }
         let request = request.body(Empty::new()).map_err(|_| Reason::NotARequest)?;
-        Ok(LoggedRequest {
-            at,
-            request,
-            client,
-            status: self.status.and_then(|status| StatusCode::from_u16(status).ok()),
-        })
+        let status = self.status.and_then(|status| StatusCode::from_u16(status).ok());
+        Ok(Box::new(LoggedRequest { at, request, client, status }))
     }
 
     /// Reads the line of a request: `GET / HTTP/1.1`.

@@ -68,7 +68,7 @@ impl Sorter {
     }
 
     /// Adds the next request, or the end of all requests.
-    pub(super) fn add(&mut self, request: Option<LoggedRequest>) {
+    pub(super) fn add(&mut self, request: Option<Box<LoggedRequest>>) {
         let Some(request) = request else {
             self.has_ended = true;
             return;
@@ -76,7 +76,7 @@ impl Sorter {
         self.added += 1;
         self.newest = self.newest.max(request.at);
         self.bytes += request.bytes();
-        let held = Held { at: request.at, number: self.added, request: Box::new(request) };
+        let held = Held { at: request.at, number: self.added, request };
         if self.in_order.back().is_none_or(|last| last.at <= held.at) {
             self.in_order.push_back(held);
         } else {
@@ -91,14 +91,14 @@ impl Sorter {
     }
 
     /// Takes the earliest request.
-    pub(super) fn take(&mut self) -> Option<LoggedRequest> {
+    pub(super) fn take(&mut self) -> Option<Box<LoggedRequest>> {
         let is_late = match (self.in_order.front(), self.late.peek()) {
             (Some(held), Some(Reverse(late))) => late < held,
             (held, _) => held.is_none(),
         };
         let held =
             if is_late { self.late.pop().map(|Reverse(late)| late) } else { self.in_order.pop_front() };
-        let request = *held?.request;
+        let request = held?.request;
         self.bytes = self.bytes.saturating_sub(request.bytes());
         Some(request)
     }
@@ -111,9 +111,9 @@ mod tests {
 
     use super::*;
 
-    fn request(at: u64, path: &str) -> LoggedRequest {
+    fn request(at: u64, path: &str) -> Box<LoggedRequest> {
         let request = Request::builder().uri(path).body(Empty::new()).unwrap();
-        LoggedRequest { at, request, client: [192, 0, 2, 1].into(), status: None }
+        Box::new(LoggedRequest { at, request, client: [192, 0, 2, 1].into(), status: None })
     }
 
     /// Returns the paths in the order in which they are taken, of requests with these times in seconds.
