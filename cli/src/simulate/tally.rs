@@ -164,6 +164,19 @@ impl LimitTally {
         self.needing.iter().rev().filter_map(|(_, key)| self.clients.get(key))
     }
 
+    /// Says why it is known of no client what it needs.
+    pub(super) fn why_unknown(&self) -> &'static str {
+        if self.matched == 0 {
+            "no request of the log meets it"
+        } else if self.has_demand {
+            "all requests lack a part of its key, or meet a tier or plan"
+        } else if self.rates.iter().any(|rate| rate.windows().is_none()) {
+            "its algorithm does not count in windows"
+        } else {
+            "what counts depends on the response"
+        }
+    }
+
     /// Returns the clients of which it is known what they need.
     pub(super) fn known(&self) -> impl Iterator<Item = &ClientTally> {
         self.clients.values().filter(|client| client.demands.iter().any(|demand| demand.peak() > 0))

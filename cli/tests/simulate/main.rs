@@ -238,7 +238,7 @@ fn what_the_numbers_do_not_show_is_said_in_sentences() {
     let lacking = text("header.yaml", "access.log");
     assert!(
         lacking.contains(
-            "per-address: without a part of the key, in one counter: 100 requests; these are all: write the part to the log"
+            "per-address: without a part of the key, in one counter: 100 requests; these are all: if the log has the part, say where"
         ),
         "{lacking}"
     );

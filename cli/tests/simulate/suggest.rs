@@ -240,7 +240,7 @@ fn requests_are_counted_by_method_and_path() {
         expected.map(|(method, path, all, denied)| (method.to_owned(), path.to_owned(), all, denied))
     );
     let (_, text, _) = simulate(folder.path(), &arguments);
-    assert!(text.contains("\nMETHOD   PATH           REQUESTS   DENIED   \nGET      /orders/{id}   40         30       75.0 %\n"), "{text}");
+    assert!(text.contains("\nMETHOD   PATH           REQUESTS   DENIED   OF ALL\nGET      /orders/{id}   40         30       75.0 %\n"), "{text}");
     let page = std::fs::read_to_string(folder.path().join("page.html")).unwrap();
     assert!(page.contains(">/orders/{id}</td>"), "{page}");
 }

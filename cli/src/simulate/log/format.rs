@@ -148,7 +148,11 @@ impl Reader {
         self.directive(line);
         let line = self.unwrap(line)?;
         let line = line.trim_end().trim_start_matches(' ');
-        self.fields(line, hints)?.request()
+        let fields = self.fields(line, hints).map_err(|reason| match reason {
+            Reason::Format if hints.format.is_some() => Reason::Other,
+            reason => reason,
+        });
+        fields?.request()
     }
 
     fn fields(&self, line: &str, hints: &Hints) -> Result<Fields, Reason> {
@@ -158,12 +162,12 @@ impl Reader {
         };
         match &hints.format {
             Some(Format::Clf { has_host, texts }) => clf(*has_host, Some(*texts)),
-            Some(Format::Envoy) => envoy::read(line).ok_or(Reason::Other),
-            Some(Format::Haproxy) => balancers::haproxy(line).ok_or(Reason::Other),
-            Some(Format::Alb) => balancers::alb(line).ok_or(Reason::Other),
-            Some(Format::Cloudfront) => self.columns.read(line).unwrap_or(Err(Reason::Other)),
+            Some(Format::Envoy) => envoy::read(line).ok_or(Reason::Format),
+            Some(Format::Haproxy) => balancers::haproxy(line).ok_or(Reason::Format),
+            Some(Format::Alb) => balancers::alb(line).ok_or(Reason::Format),
+            Some(Format::Cloudfront) => self.columns.read(line).unwrap_or(Err(Reason::Format)),
             Some(Format::Json) => json::read(line, &hints.fields),
-            Some(Format::Template(template)) => template.read(line).unwrap_or(Err(Reason::Other)),
+            Some(Format::Template(template)) => template.read(line).unwrap_or(Err(Reason::Format)),
             None if line.starts_with('{') => json::read(line, &hints.fields),
             None if line.starts_with('[') => envoy::read(line).ok_or(Reason::Format),
             // No line is in two of these formats: they differ before the first part that clients choose.
@@ -381,6 +385,21 @@ mod tests {
         for wrong in ["$remote_addr$time_local $request", "%h %t", "$time_local", "unknown", "%{a"] {
             assert!(wrong.parse::<Format>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_line_in_another_format_than_the_one_that_is_given_is_said_to_be() {
+        let line = r#"{"time":1795428000,"ip":"192.0.2.1","path":"/"}"#;
+        for format in ["common", "vhost_combined", "envoy", "haproxy", "alb", "cloudfront", "%h %t %r"] {
+            let hints = Hints { fields: Vec::new(), format: Some(format.parse().unwrap()) };
+            let read = Reader::choose(&[line], &hints).read(line, &hints);
+            assert_eq!(read.map(|logged| logged.at), Err(Reason::Other), "{format}");
+        }
+        let hints = Hints { fields: Vec::new(), format: Some(Format::Json) };
+        assert_eq!(
+            Reader::choose(&["-"], &hints).read("-", &hints).map(|logged| logged.at),
+            Err(Reason::Other)
+        );
     }
 
     #[test]

@@ -284,7 +284,7 @@ impl LimitReport {
         }
         if self.without_key_part > 0 {
             let all = if self.without_key_part == self.requests {
-                "; these are all: write the part to the log, or name its field with --field"
+                "; these are all: if the log has the part, say where, with --format for text or --field for JSON"
             } else {
                 ""
             };

@@ -144,11 +144,7 @@ fn comment(
         }
     }
     for limit in unchanged {
-        let why = if limit.matched == 0 {
-            "no request of the log meets it"
-        } else {
-            "how much its clients need cannot be told from the log"
-        };
+        let why = limit.why_unknown();
         line(&format!("- {} {}: not changed, because {why}.", limit.policy, limit.limit));
     }
     if !is_enough {

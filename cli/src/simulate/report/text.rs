@@ -163,7 +163,7 @@ fn routes(text: &mut String, file: &FileReport) {
         ]
     };
     if !file.routes.is_empty() {
-        let header = ["METHOD", "PATH", "REQUESTS", "DENIED", ""].map(str::to_owned);
+        let header = ["METHOD", "PATH", "REQUESTS", "DENIED", "OF ALL"].map(str::to_owned);
         text.push('\n');
         text.push_str(&table(std::iter::once(header).chain(file.routes.iter().map(row))));
     }
