@@ -209,7 +209,7 @@ impl<'de> Visitor<'de> for Unique<'_> {
 
 /// Reads a line.
 pub(super) fn read(line: &str, named: &[FieldName]) -> Result<Fields, Reason> {
-    let object = object(line)?;
+    let object = Object::new(object(line)?);
     let text = |part: &Part, names: &[&str]| first(&object, named, part, names, text_of);
     let at = first(&object, named, &Part::Time, TIME, |time| match time {
         Value::Number(number) => time::number(number.as_f64()?),
@@ -226,7 +226,7 @@ pub(super) fn read(line: &str, named: &[FieldName]) -> Result<Fields, Reason> {
         ..Fields::default()
     };
     // The line of the request, as nginx calls it.
-    if let (None, Some(line)) = (&fields.target, value(&object, "request").and_then(Value::as_str)) {
+    if let (None, Some(line)) = (&fields.target, object.get("request").and_then(Value::as_str)) {
         fields.request_line(line);
     }
     if let (Some(target), Some(query)) =
@@ -245,14 +245,14 @@ pub(super) fn read(line: &str, named: &[FieldName]) -> Result<Fields, Reason> {
         let took = took.and_then(|took| took.as_f64().or_else(|| took.as_str()?.parse().ok()));
         fields.at = fields.at.map(|end| time::begin(end, took));
     }
-    if let Some(host) = HOST.iter().find_map(|name| text_of(value(&object, name)?)) {
+    if let Some(host) = HOST.iter().find_map(|name| text_of(object.value(name)?)) {
         fields.header("host", &host);
     }
     headers(&object, &mut fields);
     for name in named {
         if let Part::Header(header) = &name.part {
             fields.headers.retain(|(known, _)| known != header);
-            if let Some(text) = value(&object, &name.path).and_then(text_of) {
+            if let Some(text) = object.value(&name.path).and_then(text_of) {
                 fields.header(header, &text);
             }
         }
@@ -262,19 +262,19 @@ pub(super) fn read(line: &str, named: &[FieldName]) -> Result<Fields, Reason> {
 
 /// Returns the first of some fields that can be read, or the one that the user names.
 fn first<T>(
-    object: &Value,
+    object: &Object,
     named: &[FieldName],
     part: &Part,
     names: &[&str],
     read: impl Fn(&Value) -> Option<T>,
 ) -> Option<T> {
     match named.iter().find(|name| name.part == *part) {
-        Some(name) => read(value(object, &name.path)?),
-        None => names.iter().find_map(|name| read(value(object, name)?)),
+        Some(name) => read(object.value(&name.path)?),
+        None => names.iter().find_map(|name| read(object.value(name)?)),
     }
 }
 
-fn headers(object: &Value, fields: &mut Fields) {
+fn headers(object: &Object, fields: &mut Fields) {
     let mut add = |name: &str, found: &Value| {
         let name = name.to_ascii_lowercase().replace('_', "-");
         let is_new = name != "host" && !fields.headers.iter().any(|(known, _)| *known == name);
@@ -286,11 +286,11 @@ fn headers(object: &Value, fields: &mut Fields) {
         }
     };
     for name in HEADERS {
-        for (name, found) in value(object, name).and_then(Value::as_object).into_iter().flatten() {
+        for (name, found) in object.value(name).and_then(Value::as_object).into_iter().flatten() {
             add(name, found);
         }
     }
-    for (name, found) in object.as_object().into_iter().flatten() {
+    for (name, found) in object.fields.as_object().into_iter().flatten() {
         if let Some(header) = HEADER_PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))
             && !METHOD.contains(&name.as_str())
             && !TARGET.contains(&name.as_str())
@@ -306,13 +306,49 @@ fn headers(object: &Value, fields: &mut Fields) {
     }
 }
 
-/// Returns the value at a path. A field whose name has dots precedes objects.
-fn value<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
-    if let Some(found) = object.get(path) {
+/// The object of a line. Most of the names that are tried are not in it, which is found out without comparing names.
+struct Object {
+    fields: Value,
+    /// A bit for each name in it.
+    names: u64,
+}
+
+impl Object {
+    fn new(fields: Value) -> Self {
+        let names =
+            fields.as_object().into_iter().flatten().fold(0, |names, (name, _)| names | Self::bit(name));
+        Self { fields, names }
+    }
+
+    /// Returns the bit of a name: others may have the same.
+    fn bit(name: &str) -> u64 {
+        let first = name.bytes().next().unwrap_or_default();
+        1 << ((name.len() * 7 + usize::from(first)) % 64)
+    }
+
+    fn get(&self, name: &str) -> Option<&Value> {
+        if self.names & Self::bit(name) == 0 { None } else { self.fields.get(name) }
+    }
+
+    /// Returns the value at a path. A field whose name has dots precedes objects.
+    fn value(&self, path: &str) -> Option<&Value> {
+        match self.get(path) {
+            Some(found) => Some(found).filter(|found| !found.is_null()),
+            None => {
+                let (first, rest) = path.split_once('.')?;
+                nested(self.get(first)?, rest)
+            }
+        }
+    }
+}
+
+/// Returns the value at a path within a value.
+fn nested<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
+    if let Some(found) = value.get(path) {
         return Some(found).filter(|found| !found.is_null());
     }
     let (first, rest) = path.split_once('.')?;
-    value(object.get(first)?, rest)
+    nested(value.get(first)?, rest)
 }
 
 /// Returns an address, or a list of addresses as X-Forwarded-For has it.
