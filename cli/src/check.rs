@@ -29,10 +29,17 @@ pub(crate) fn check(files: &[PathBuf], installation: &Installation) -> ExitCode 
 fn check_one(file: &Path, installation: &Installation) -> Result<Vec<String>, Vec<String>> {
     let name = if file.as_os_str() == "-" { "<stdin>".to_owned() } else { file.display().to_string() };
     let text = read(file).map_err(|error| vec![format!("{name}: {error}")])?;
-    let loaded = load(&text, installation)
-        .map_err(|problems| problems.iter().map(|problem| format!("{name}:{problem}")).collect::<Vec<_>>())?;
+    let loaded = load(&text, installation).map_err(|problems| {
+        let mut lines: Vec<_> = problems.iter().map(|problem| format!("{name}:{problem}")).collect();
+        if text.contains("{{") && text.contains("}}") {
+            lines.push(format!(
+                "{name}: if this is a template of Helm, render it first: helm template ... | sluice check -"
+            ));
+        }
+        lines
+    })?;
     let mut lines = Vec::new();
-    for Problem { line, path, message } in &loaded.skipped {
+    for Problem { line, path, message } in loaded.skipped.iter().chain(&loaded.misread) {
         lines.push(format!("{name}:{line}: warning: {path}: {message}"));
     }
     for store in &loaded.stores {

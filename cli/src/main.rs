@@ -77,7 +77,10 @@ fn main() -> ExitCode {
         Command::Check { installation, files } => return check::check(&files, &(&installation).into()),
         Command::Run(args) => run::run(*args),
         Command::Serve(args) => serve::serve(*args),
-        Command::Simulate(args) => asking(simulate::simulate(*args)),
+        Command::Simulate(args) => match asking(simulate::simulate(*args)) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Status(args) => asking(status::status(&args)),
         Command::Top(args) => asking(clients::top::top(&args)),
         Command::Peek(args) => asking(clients::peek::peek(args)),
@@ -102,6 +105,6 @@ fn called_as() -> &'static str {
 }
 
 /// Runs an asynchronous command.
-fn asking(command: impl Future<Output = Result<()>>) -> Result<()> {
+fn asking<T>(command: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }

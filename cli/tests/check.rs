@@ -116,6 +116,40 @@ fn an_invalid_file_is_reported_with_line_and_field_and_the_exit_code_1() {
 }
 
 #[test]
+fn a_template_of_helm_is_to_be_rendered_first() {
+    for template in ["{{- if .Values.limit }}\n", "{{ include \"labels\" . }}: a\n"] {
+        let (ok, _, err) = sluice_check((template.to_owned() + GOOD).as_bytes());
+        assert!(!ok && err.contains("render it first: helm template ... | sluice check -"), "{err}");
+    }
+    let (_, _, err) = sluice_check(GOOD.replace("per: 1h", "per: 9999h").as_bytes());
+    assert!(!err.contains("helm"), "{err}");
+}
+
+#[test]
+fn values_that_kubectl_reads_otherwise_are_named() {
+    let text = GOOD.replace("per-customer", "no").replace("name: checkout", "name: y");
+    let (ok, out, err) = sluice_check(text.as_bytes());
+    assert!(ok && err.is_empty(), "{err}");
+    assert_eq!(
+        out,
+        "policy.yaml:4: warning: metadata.name: kubectl reads y without quotes as the boolean true: put it in quotes
+policy.yaml:9: warning: spec.limits[0].name: kubectl reads no without quotes as the boolean false: put it in quotes
+policy.yaml: shop/y is valid: no 10/1m 500/1h\n"
+    );
+    for quoted in ["\"no\"", "'no'", "!!str no"] {
+        let (ok, out, err) = sluice_check(GOOD.replace("per-customer", quoted).as_bytes());
+        assert!(ok && !out.contains("warning"), "{quoted}: {out}{err}");
+    }
+}
+
+#[test]
+fn a_key_that_stands_twice_is_named_with_its_line() {
+    let (ok, _, err) = sluice_check((GOOD.to_owned() + "    key: {}\n").as_bytes());
+    assert!(!ok);
+    assert_eq!(err, "policy.yaml:14: key stands twice in the same map: remove one of them\n");
+}
+
+#[test]
 fn a_binary_or_missing_file_is_an_error() {
     let (ok, _, err) = sluice_check(b"\xff\xfe");
     assert!(!ok && err.contains("is not valid UTF-8"), "{err}");

@@ -335,7 +335,7 @@ fn a_file_without_a_readable_policy_is_rejected() {
             "5: metadata.namespce: unknown field",
         ),
         ("apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nspec: {}\n", "metadata.name: is required"),
-        ("a: 1\na: 2\n", "invalid YAML"),
+        ("a: 1\na: 2\n", "2: a stands twice in the same map: remove one of them"),
     ] {
         let errors = errors(text);
         assert!(errors.iter().any(|e| e.contains(expected)), "{expected}: {errors:?}");

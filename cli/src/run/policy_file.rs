@@ -2,7 +2,7 @@
 //! detects every way to replace a file: editors rename a new file over it, and ConfigMap volumes swap
 //! symbolic links.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
@@ -58,38 +58,31 @@ impl PolicyFile {
         Some(policies)
     }
 
-    /// Loads the policies of a file after an edit of each.
-    pub(crate) fn load_once(
-        path: &Path,
-        installation: &Installation,
-        edit: impl FnMut(&mut CompiledPolicy),
-    ) -> anyhow::Result<Vec<NamedPolicy>> {
-        let text = read(path).with_context(|| path.display().to_string())?;
-        load_policies(&path.display().to_string(), &text, installation, edit)
-    }
-
     /// Returns all policies of a text, or an error with a line for each problem.
     fn load(&self, text: &str) -> anyhow::Result<Vec<NamedPolicy>> {
-        load_policies(&self.name(), text, &self.installation, |_| ())
+        load_policies(&self.name(), text, &self.installation, |_| (), |warning| tracing::warn!("{warning}"))
     }
 }
 
-/// Returns all policies of a text, each after an edit, or an error with a line for each problem.
-fn load_policies(
+/// Returns all policies of a file with this name and text, each after an edit, or an error with a line for each problem. `warn` takes the
+/// warnings of `sluice check`.
+pub(crate) fn load_policies(
     name: &str,
     text: &str,
     installation: &Installation,
     mut edit: impl FnMut(&mut CompiledPolicy),
+    mut warn: impl FnMut(String),
 ) -> anyhow::Result<Vec<NamedPolicy>> {
     let loaded = load(text, installation).map_err(|problems| {
         let lines: Vec<_> = problems.iter().map(|problem| format!("{name}:{problem}")).collect();
         anyhow!(lines.join("\n"))
     })?;
     let mut policies = Vec::new();
+    loaded.skipped.iter().chain(&loaded.misread).for_each(|warning| warn(format!("{name}:{warning}")));
     anyhow::ensure!(!loaded.policies.is_empty(), "{name}: the file contains no RateLimitPolicy");
     for policy in loaded.policies {
         for warning in &policy.warnings {
-            tracing::warn!("{name}:{warning}");
+            warn(format!("{name}:{warning}"));
         }
         if let Some(missing) = policy.missing.first() {
             anyhow::bail!("{name}:{missing}: add it");

@@ -1,17 +1,16 @@
 //! The policies of one file, which decide the requests of the past.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
-use sluice_config::PreparedPolicy;
 use sluice_config::policy::{CompiledLimit, LimitKind};
+use sluice_config::{CompiledPolicy, PreparedPolicy};
 use sluice_crds::Installation;
 use sluice_engine::simulation::{LimitDecision, Simulation};
 
 use super::log::LoggedRequest;
 use super::tally::LimitTally;
-use crate::run::policy_file::{NamedPolicy, PolicyFile};
+use crate::run::policy_file::{NamedPolicy, load_policies};
 
 /// The policies of one file, with their counters.
 pub(super) struct Candidate {
@@ -19,6 +18,8 @@ pub(super) struct Candidate {
     pub(super) name: String,
     /// Limits that are left out: they depend on how long requests take.
     pub(super) left_out: Vec<String>,
+    /// Warnings of `sluice check`.
+    pub(super) warnings: Vec<String>,
     pub(super) admitted: u64,
     pub(super) denied: u64,
     /// The limits of each policy.
@@ -27,11 +28,26 @@ pub(super) struct Candidate {
     simulation: Simulation,
 }
 
+/// A decision about a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Effect {
+    pub(super) is_admitted: bool,
+    /// Whether a limit denies the request, or would if it did not only mark or observe.
+    pub(super) is_denied: bool,
+}
+
 impl Candidate {
-    /// Loads the policies, with counters that are empty at this time.
-    pub(super) fn load(file: &Path, installation: &Installation, begin: u64) -> Result<Self> {
-        let mut left_out = Vec::new();
-        let policies = PolicyFile::load_once(file, installation, |policy| {
+    /// Loads the policies of a file with this name and text, with counters that are empty at a time. Names so many of the clients that
+    /// need most.
+    pub(super) fn load(
+        name: &str,
+        text: &str,
+        installation: &Installation,
+        begin: u64,
+        most_needing: usize,
+    ) -> Result<Self> {
+        let (mut left_out, mut warnings) = (Vec::new(), Vec::new());
+        let edit = |policy: &mut CompiledPolicy| {
             let is_simulated = |limit: &CompiledLimit| matches!(limit.kind, LimitKind::Rates(_));
             let dropped = policy.limits.iter().filter(|limit| !is_simulated(limit));
             left_out
@@ -41,18 +57,20 @@ impl Candidate {
                 // It is the user's own log.
                 limit.public_parts = (0..limit.key.len()).collect();
             }
-        })?;
+        };
+        let policies = load_policies(name, text, installation, edit, |warning| warnings.push(warning))?;
         let simulation = Simulation::begin(&policies, begin).map_err(|nacks| {
-            let lines = nacks.iter().map(|(name, nack)| format!("{}: {name}: {nack}", file.display()));
+            let lines = nacks.iter().map(|(policy, nack)| format!("{name}: {policy}: {nack}"));
             anyhow!(lines.collect::<Vec<_>>().join("\n"))
         })?;
         let policies: Vec<_> = policies.into_iter().map(|(_, policy): NamedPolicy| policy).collect();
         let tallies = |policy: &Arc<PreparedPolicy>| {
-            policy.limits.iter().map(|limit| LimitTally::new(policy, limit, begin)).collect()
+            policy.limits.iter().map(|limit| LimitTally::new(policy, limit, begin, most_needing)).collect()
         };
         Ok(Self {
-            name: file.display().to_string(),
+            name: name.to_owned(),
             left_out,
+            warnings,
             admitted: 0,
             denied: 0,
             limits: policies.iter().map(tallies).collect(),
@@ -61,8 +79,8 @@ impl Candidate {
         })
     }
 
-    /// Decides a request at a time that does not go back, and reports whether it is admitted.
-    pub(super) async fn decide(&mut self, logged: &LoggedRequest, now: u64) -> bool {
+    /// Decides a request at a time that does not go back.
+    pub(super) async fn decide(&mut self, logged: &LoggedRequest, now: u64) -> Effect {
         let LoggedRequest { request, client, status, at: _ } = logged;
         let simulated = self.simulation.decide(now, request, *client, *status).await;
         for outcome in &simulated.limits {
@@ -79,6 +97,7 @@ impl Candidate {
         } else {
             self.denied += 1;
         }
-        is_admitted
+        let is_passed = simulated.limits.iter().any(|limit| limit.decision == LimitDecision::Passed);
+        Effect { is_admitted, is_denied: !is_admitted || is_passed }
     }
 }

@@ -1,9 +1,11 @@
 //! How much a client needs at most within a period: the number that would never deny it.
 
+use sluice_limiter::Windows;
+
 /// Parts of a period. The result is too high by one part of them at most.
 const PARTS: usize = 32;
 
-/// The largest sum of costs within any period. It is never too low.
+/// The largest sum of costs within any period, or within any of the periods of the clock. It is never too low.
 #[derive(Debug, Clone)]
 pub(super) struct Demand {
     /// Costs of the current part and of those before it.
@@ -12,20 +14,28 @@ pub(super) struct Demand {
     current: u64,
     /// Length of a part, in microseconds.
     length: u64,
+    /// Whether a part is a whole period of the clock, which alone counts.
+    is_clock: bool,
     sum: u64,
     peak: u64,
 }
 
 impl Demand {
-    /// Creates the demand of a client within a period, in milliseconds.
-    pub(super) fn new(period_millis: u64) -> Self {
-        let length = (period_millis * 1_000).div_ceil(PARTS as u64).max(1);
-        Self { parts: [0; PARTS + 1], current: 0, length, sum: 0, peak: 0 }
+    /// Creates the demand of a client within a period, in milliseconds, for an algorithm with such windows.
+    pub(super) fn new(period_millis: u64, windows: Option<Windows>) -> Self {
+        let is_clock = windows == Some(Windows::Clock);
+        let parts = if is_clock { 1 } else { PARTS as u64 };
+        let length = (period_millis * 1_000).div_ceil(parts).max(1);
+        Self { parts: [0; PARTS + 1], current: 0, length, is_clock, sum: 0, peak: 0 }
     }
 
-    /// Adds a request. Time does not go back.
-    pub(super) fn add(&mut self, at: u64, cost: u64) {
+    /// Adds a request, and reports whether the client needs more than before. Time does not go back.
+    pub(super) fn add(&mut self, at: u64, cost: u64) -> bool {
         let part = at / self.length;
+        if self.is_clock && part > self.current {
+            (self.parts, self.sum) = ([0; PARTS + 1], 0);
+            self.current = part;
+        }
         let passed = part.saturating_sub(self.current).min(PARTS as u64 + 1);
         for n in 1..=passed {
             let slot = ((self.current + n) % (PARTS as u64 + 1)) as usize;
@@ -37,7 +47,9 @@ impl Demand {
         let before = self.parts[slot];
         self.parts[slot] = before.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
         self.sum += u64::from(self.parts[slot] - before);
+        let is_more = self.sum > self.peak;
         self.peak = self.peak.max(self.sum);
+        is_more
     }
 
     /// Returns the number that would never have denied the client.
@@ -68,16 +80,28 @@ mod tests {
                     at
                 })
                 .collect();
-            let mut demand = Demand::new(60_000);
-            times.iter().for_each(|at| demand.add(*at, 1));
+            let mut demand = Demand::new(60_000, Some(Windows::Any));
+            for at in &times {
+                demand.add(*at, 1);
+            }
             let (low, high) = (exact(&times, 60_000_000), exact(&times, 60_000_000 * 34 / 32));
             assert!((low..=high).contains(&demand.peak()), "{low} {} {high}", demand.peak());
         }
     }
 
     #[test]
+    fn periods_of_the_clock_are_counted_apart() {
+        let mut demand = Demand::new(60_000, Some(Windows::Clock));
+        // 100 at the end of a minute, 114 at the beginning of the next.
+        for n in 0..214 {
+            demand.add(if n < 100 { 59_999_999 } else { 60_000_000 }, 1);
+        }
+        assert_eq!(demand.peak(), 114);
+    }
+
+    #[test]
     fn pauses_of_any_length_end_a_period() {
-        let mut demand = Demand::new(60_000);
+        let mut demand = Demand::new(60_000, Some(Windows::Any));
         for minutes in [0, 2, 1_000_000, 1_000_002] {
             demand.add(minutes * 60_000_000, 3);
         }

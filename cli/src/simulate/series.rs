@@ -6,8 +6,11 @@ use serde::Serialize;
 const MAX_INTERVALS: usize = 240;
 /// Length of the first intervals, in microseconds.
 const SHORTEST: u64 = 1_000_000;
+/// Lengths of intervals, in seconds, each a multiple of the one before. Above them it doubles.
+const LENGTHS: [u64; 11] = [1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 21_600, 86_400];
 
-/// Numbers of admitted and denied requests in intervals, whose length doubles when there are too many of them.
+/// Numbers of admitted and denied requests in intervals, whose length grows to the next that is easy to read when there are
+/// too many of them.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Series {
@@ -26,18 +29,30 @@ impl Series {
 
     /// Counts a request at a time that is not before the beginning.
     pub(super) fn add(&mut self, at: u64, is_denied: bool) {
-        let since = at.saturating_sub(self.begin_micros);
-        while since / self.interval_micros >= MAX_INTERVALS as u64 {
-            self.interval_micros *= 2;
-            let pairs = self.intervals.chunks(2);
-            let sum = |pair: &[[u64; 2]]| [0, 1].map(|n| pair.iter().map(|counts| counts[n]).sum());
-            self.intervals = pairs.map(sum).collect();
+        while at.saturating_sub(self.begin_micros) / self.interval_micros >= MAX_INTERVALS as u64 {
+            self.lengthen();
         }
-        let position = (since / self.interval_micros) as usize;
+        let position = (at.saturating_sub(self.begin_micros) / self.interval_micros) as usize;
         if self.intervals.len() <= position {
             self.intervals.resize(position + 1, [0; 2]);
         }
         self.intervals[position][usize::from(is_denied)] += 1;
+    }
+
+    /// Goes to the next length, whose intervals begin at its multiples.
+    fn lengthen(&mut self) {
+        let mut lengths = LENGTHS.iter().map(|seconds| seconds * 1_000_000);
+        let longer =
+            lengths.find(|&length| length > self.interval_micros).unwrap_or(self.interval_micros * 2);
+        let begin = self.begin_micros / longer * longer;
+        let before = ((self.begin_micros - begin) / self.interval_micros) as usize;
+        let many = (longer / self.interval_micros) as usize;
+        let mut intervals = vec![[0; 2]; (before + self.intervals.len()).div_ceil(many)];
+        for (n, counts) in self.intervals.iter().enumerate() {
+            let sum = &mut intervals[(before + n) / many];
+            *sum = [sum[0] + counts[0], sum[1] + counts[1]];
+        }
+        (self.begin_micros, self.interval_micros, self.intervals) = (begin, longer, intervals);
     }
 
     /// Returns beginning and number of denials of the interval with most of them.
@@ -61,7 +76,7 @@ mod tests {
         }
         assert!(series.intervals.len() <= MAX_INTERVALS);
         let sum = |n: usize| series.intervals.iter().map(|counts| counts[n]).sum::<u64>();
-        assert_eq!((sum(0), sum(1), series.interval_micros), (900, 100, 8_000_000));
+        assert_eq!((sum(0), sum(1), series.interval_micros), (900, 100, 5_000_000));
     }
 
     #[test]

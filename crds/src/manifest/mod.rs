@@ -5,12 +5,16 @@
 //! - [`foreign`]: objects of other limiters.
 //! - [`loaded`]: policies and stores from a file.
 //! - [`metadata`]: checks of an object's metadata.
+//! - [`plain`]: values that kubectl reads otherwise.
 //! - [`problem`]: problems in a file.
+//! - [`edit`]: changes to the text of a file.
 
 mod content;
+pub mod edit;
 mod foreign;
 pub mod loaded;
 mod metadata;
+mod plain;
 pub mod problem;
 mod yaml;
 
@@ -22,8 +26,9 @@ use self::foreign::Foreign;
 use self::loaded::PendingPolicy;
 pub use self::loaded::{LoadedPolicy, LoadedStore};
 use self::metadata::check_metadata;
+use self::plain::check_plain;
 pub use self::problem::Problem;
-use self::yaml::{Node, line_of};
+use self::yaml::{Node, line_of, objects};
 use crate::checks::installation::Installation;
 use crate::compile::{Compiled, compile, compile_store};
 use crate::policy::ContentKind;
@@ -42,6 +47,8 @@ pub struct Loaded {
     pub stores: Vec<LoadedStore>,
     /// Objects with limits of other projects, which are skipped, with the reason.
     pub skipped: Vec<Problem>,
+    /// Values that kubectl reads otherwise, because they lack quotes.
+    pub misread: Vec<Problem>,
 }
 
 /// An object of a file.
@@ -72,35 +79,7 @@ pub fn load(text: &str, installation: &Installation) -> Result<Loaded, Vec<Probl
             format!("the file has {} bytes: at most {MAX_BYTES} are allowed", text.len()),
         )]);
     }
-    // Only `true` and `false` are booleans, as in YAML 1.2; `n` and `off` are strings. A text that begins with `!` without
-    // quotes is a tag, which would be dropped.
-    let options = serde_saphyr::options! { strict_booleans: true, reject_unsupported_tags: true };
-    let documents: Vec<Spanned<Node>> =
-        serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
-            let line = error.location().map_or(1, |location| location.line());
-            let message = error.without_snippet().to_string();
-            vec![Problem::new(line, "", {
-                let message = message.lines().next().unwrap_or_default();
-                let hint = if message.contains("tag `!") {
-                    ": put a text that begins with `!` in quotes"
-                } else {
-                    ""
-                };
-                format!("invalid YAML: {message}{hint}")
-            })]
-        })?;
-    let mut nodes = Vec::new();
-    for document in documents {
-        match &document.value {
-            Node::Map(_) if document.value.get("kind").and_then(Node::as_str) == Some("List") => {
-                if let Some(Node::List(items)) = document.value.get("items") {
-                    nodes.extend(items.iter().cloned());
-                }
-            }
-            Node::Scalar(Value::Null) => {}
-            _ => nodes.push(document),
-        }
-    }
+    let nodes = objects(text)?;
     let (mut loaded, mut problems) = (Loaded::default(), Vec::new());
     let (mut policies, mut contents) = (Vec::<PendingPolicy>::new(), Vec::new());
     for node in &nodes {
@@ -111,7 +90,11 @@ pub fn load(text: &str, installation: &Installation) -> Result<Loaded, Vec<Probl
             }
             !is_repeated
         };
-        match load_object(node, installation) {
+        let object = load_object(node, installation);
+        if !matches!(object, Ok(LoadedObject::Foreign(_) | LoadedObject::Other)) {
+            loaded.misread.extend(check_plain(text, node));
+        }
+        match object {
             Ok(LoadedObject::Policy(policy)) => {
                 let LoadedPolicy { namespace, name, .. } = &policy.loaded;
                 let same = |other: &PendingPolicy| {

@@ -1,10 +1,12 @@
-//! YAML values with the line of everything in them.
+//! The YAML objects of a text, with the line of everything in them.
 
 use std::fmt;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
-use serde_saphyr::Spanned;
+use serde_saphyr::{Error, Spanned};
+
+use super::problem::Problem;
 
 /// A YAML value. Every field and entry has its position in the text.
 #[derive(Debug, Clone)]
@@ -33,6 +35,12 @@ impl Node {
         }
     }
 
+    /// Reports whether an object is a policy.
+    pub(super) fn is_policy(&self) -> bool {
+        let is = |name: &str, value: &str| self.get(name).and_then(Self::as_str) == Some(value);
+        is("apiVersion", "sluice.dev/v1alpha1") && is("kind", "RateLimitPolicy")
+    }
+
     /// Returns the value in JSON, without positions.
     pub(super) fn to_json(&self) -> Value {
         match self {
@@ -43,6 +51,45 @@ impl Node {
             Self::Scalar(value) => value.clone(),
         }
     }
+}
+
+/// Reads the objects of a text, which may contain several documents and Lists.
+pub(super) fn objects(text: &str) -> Result<Vec<Spanned<Node>>, Vec<Problem>> {
+    // Only `true` and `false` are booleans, as in YAML 1.2; `n` and `off` are strings. A text that begins with `!` without
+    // quotes is a tag, which would be dropped.
+    let options = serde_saphyr::options! { strict_booleans: true, reject_unsupported_tags: true };
+    let documents: Vec<Spanned<Node>> =
+        serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
+            let line = error.location().map_or(1, |location| location.line());
+            let message = error.without_snippet().to_string();
+            if let Error::DuplicateMappingKey { key, .. } = error.without_snippet() {
+                let key = key.as_deref().unwrap_or("a key");
+                let message = format!("{key} stands twice in the same map: remove one of them");
+                return vec![Problem::new(line, "", message)];
+            }
+            vec![Problem::new(line, "", {
+                let message = message.lines().next().unwrap_or_default();
+                let hint = if message.contains("tag `!") {
+                    ": put a text that begins with `!` in quotes"
+                } else {
+                    ""
+                };
+                format!("invalid YAML: {message}{hint}")
+            })]
+        })?;
+    let mut nodes = Vec::new();
+    for document in documents {
+        match &document.value {
+            Node::Map(_) if document.value.get("kind").and_then(Node::as_str) == Some("List") => {
+                if let Some(Node::List(items)) = document.value.get("items") {
+                    nodes.extend(items.iter().cloned());
+                }
+            }
+            Node::Scalar(Value::Null) => {}
+            _ => nodes.push(document),
+        }
+    }
+    Ok(nodes)
 }
 
 /// Returns the line of a field; if the field does not exist, the line of the innermost value around it.

@@ -21,6 +21,15 @@ pub(crate) struct Checked {
     pub(crate) charged: bool,
 }
 
+/// The windows in which an algorithm counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Windows {
+    /// Those that begin at multiples of the period since the Unix epoch.
+    Clock,
+    /// Those that begin at any time.
+    Any,
+}
+
 /// An algorithm with its parameters. The defaults are what most algorithms do.
 ///
 /// Instants are microseconds in the rate's own time. A record is *rolled* if it comes from [`roll`](Self::roll)
@@ -44,9 +53,9 @@ pub(crate) trait Definition: Copy {
         false
     }
 
-    /// Reports whether the rate counts what a window admits, so that a larger number admits as many more.
-    fn counts_in_window(self) -> bool {
-        false
+    /// Returns the windows whose number of requests alone decides, if the algorithm has such.
+    fn windows(self) -> Option<Windows> {
+        None
     }
 
     /// Reports whether a replica that decides alone has a part of the number.

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::clock_windows;
-use super::definition::{Checked, Definition};
+use super::definition::{Checked, Definition, Windows};
 use super::shape::{PreviousPart, Shape};
 use crate::decision::Decision;
 use crate::error::RateError;
@@ -46,8 +46,11 @@ impl Definition for FixedWindow {
         true
     }
 
-    fn counts_in_window(self) -> bool {
-        true
+    fn windows(self) -> Option<Windows> {
+        Some(match self.0 {
+            Alignment::Clock => Windows::Clock,
+            Alignment::FirstRequest | Alignment::Spread => Windows::Any,
+        })
     }
 
     #[inline]

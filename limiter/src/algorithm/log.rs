@@ -9,7 +9,7 @@
 //!
 //! In a [`Record`] `tail` holds the instants in milliseconds, newest first, and `window` the newest, or 0.
 
-use super::definition::{Checked, Definition};
+use super::definition::{Checked, Definition, Windows};
 use super::shape::RecordView;
 use crate::decision::Decision;
 use crate::duration::{Millis, Words};
@@ -43,8 +43,8 @@ impl Definition for SlidingWindowLog {
         true
     }
 
-    fn counts_in_window(self) -> bool {
-        self.min_interval == 0
+    fn windows(self) -> Option<Windows> {
+        (self.min_interval == 0).then_some(Windows::Any)
     }
 
     #[inline]

@@ -34,6 +34,7 @@ use crate::number::Period;
 
 pub use block::MAX_BLOCK_AFTER;
 pub use concurrency::{Holder, MAX_CONCURRENT};
+pub use definition::Windows;
 pub use fixed_window::Alignment;
 pub use leaky_bucket::MaxWait;
 pub use shape::{PreviousPart, RecordView, Shape, Unit};

@@ -22,7 +22,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::clock_windows;
-use super::definition::{Checked, Definition};
+use super::definition::{Checked, Definition, Windows};
 use super::shape::{PreviousPart, Shape};
 use crate::decision::Decision;
 use crate::error::RateError;
@@ -78,8 +78,8 @@ impl Definition for SlidingWindow {
         true
     }
 
-    fn counts_in_window(self) -> bool {
-        true
+    fn windows(self) -> Option<Windows> {
+        Some(Windows::Any)
     }
 
     #[inline]

@@ -2,7 +2,7 @@
 //! descriptions.
 
 use super::definition::Rate;
-use crate::algorithm::{Definition as _, Shape, Unit, dispatch};
+use crate::algorithm::{Definition as _, Shape, Unit, Windows, dispatch};
 use crate::decision::Decision;
 use crate::duration::Millis;
 use crate::record::Kind;
@@ -164,10 +164,10 @@ impl Rate {
         dispatch!(self.algorithm, definition => definition.unit())
     }
 
-    /// Reports whether the rate counts what a window admits, so that a larger number admits as many more.
+    /// Returns the windows whose number of requests alone decides, if the algorithm has such.
     #[must_use]
-    pub fn counts_in_window(&self) -> bool {
-        dispatch!(self.algorithm, definition => definition.counts_in_window())
+    pub fn windows(&self) -> Option<Windows> {
+        dispatch!(self.algorithm, definition => definition.windows())
     }
 
     /// Reports whether admitted requests may be delayed.

@@ -2,6 +2,7 @@
 //! accepts and name the field of what they reject.
 
 mod documentation;
+mod words;
 
 use serde_json::{Value, json};
 use sluice_crds::{Compiled, Installation, Violation, compile};

@@ -3,51 +3,106 @@
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-use regex::Regex;
+use regex::{Captures, Regex};
 
+use super::reason::Reason;
 use super::{Fields, time};
 
-/// Address, identity, user, time, request, status, bytes; then Referer, User-Agent and, as nginx's packages have it, X-Forwarded-For.
-/// Some begin with the virtual host.
-static LINE: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    let quoted = r#""((?:[^"\\]|\\.)*)""#;
-    let more = format!("(?: {quoted} {quoted}(?: {quoted})?)?");
-    Regex::new(&format!(
-        r"^(?:([A-Za-z0-9][^\s:]*:\d+) )?(\S+) \S+ \S.*? \[([^\]]+)\] {quoted} (\d{{3}}) (?:\d+|-){more}"
-    ))
-    .ok()
+/// Address, identity, user, time, request, status, bytes; then Referer, User-Agent and, as nginx's packages have it, X-Forwarded-For;
+/// then, as ingress-nginx has it, the length and time of the request, and the upstream in brackets. Some begin with the virtual host.
+struct Lines {
+    plain: Line,
+    with_host: Line,
+}
+
+/// A format, to the number of bytes.
+struct Line {
+    /// For users without `[`. It needs no backtracking, and is several times as fast as the other one.
+    usual: Regex,
+    any: Regex,
+}
+
+impl Line {
+    /// `begin` is an expression for what precedes the identity.
+    fn new(begin: &str) -> Option<Self> {
+        let new = |user: &str| {
+            let line = format!(
+                r#"^{begin} [^ ]+ {user}\[(?<time>[^\[\]]+)\] ("(?:[^"\\]|\\.)*") ([0-9]{{3}}|-) (?:[0-9]+|-)"#
+            );
+            Regex::new(&line).ok()
+        };
+        Some(Self { usual: new(r"[^ \[][^\[]*")?, any: new(r"[^ ].*? ")? })
+    }
+
+    fn captures<'a>(&self, line: &'a str) -> Option<Captures<'a>> {
+        let is_usual = |found: &Captures<'_>| {
+            found.name("time").is_some_and(|time| line[..time.start()].ends_with(" ["))
+        };
+        self.usual.captures(line).filter(is_usual).or_else(|| self.any.captures(line))
+    }
+}
+
+static LINES: LazyLock<Option<Lines>> = LazyLock::new(|| {
+    Some(Lines { plain: Line::new(r"([\w.:-]+)")?, with_host: Line::new(r"([^ ]+) ([0-9A-Fa-f.:]+)")? })
 });
 
-/// Reads a line. Returns `None` if it has another format.
-pub(super) fn read(line: &str) -> Option<Result<Fields, String>> {
-    let found = LINE.as_ref()?.captures(line)?;
-    let part = |n: usize| found.get(n).map(|part| part.as_str());
-    let request = unescape(part(4)?);
-    let mut words = request.split(' ');
-    let (Some(method), Some(target)) = (words.next().filter(|word| !word.is_empty()), words.next()) else {
-        return Some(Err(format!("{request:?} is not a request")));
-    };
-    let mut fields = Fields {
-        at: time::clf(part(3)?),
-        method: Some(method.to_owned()),
-        target: Some(target.to_owned()),
-        client: part(2).map(str::to_owned),
-        status: part(5)?.parse().ok(),
-        headers: Vec::new(),
-    };
-    if let Some(host) = part(1) {
-        fields.header("host", host);
+/// Reads a line, with a virtual host in front or without one. Returns `None` if it has another format.
+pub(super) fn read(line: &str, has_host: bool) -> Option<Result<Fields, Reason>> {
+    let lines = LINES.as_ref()?;
+    let found = if has_host { &lines.with_host } else { &lines.plain }.captures(line)?;
+    // A time in front is a wrapper.
+    if has_host && found.get(1).is_some_and(|host| time::rfc3339(host.as_str()).is_some()) {
+        return None;
     }
-    for (name, n) in [("referer", 6), ("user-agent", 7), ("x-forwarded-for", 8)] {
-        if let Some(value) = part(n) {
-            fields.header(name, &unescape(value));
+    let first = usize::from(has_host);
+    let part = |n: usize| found.get(first + n).map_or("", |part| part.as_str());
+    let request = unescape(&part(3)[1..part(3).len() - 1]);
+    let mut rest = &line[found.get_match().end()..];
+    let mut fields =
+        Fields { client: Some(part(1).to_owned()), status: part(4).parse().ok(), ..Fields::default() };
+    fields.request_line(&request);
+    if has_host {
+        fields.header("host", found.get(1).map_or("", |host| host.as_str()));
+    }
+    while let Some((text, after)) = text(rest) {
+        if let Some(name) = ["referer", "user-agent", "x-forwarded-for"].get(fields.texts) {
+            fields.header(name, &unescape(text));
         }
+        fields.texts += 1;
+        rest = after;
     }
+    // Whoever does not escape quotation marks lets clients end the request early.
+    if !request.contains(" HTTP/") && rest.contains(" HTTP/") {
+        return Some(Err(Reason::TwoWays));
+    }
+    fields.at = time::any(part(2)).map(|end| time::begin(end, took(rest)));
     Some(Ok(fields))
 }
 
+/// Returns the text in quotation marks at the beginning, after a space, and what follows it.
+fn text(line: &str) -> Option<(&str, &str)> {
+    let begun = line.strip_prefix(" \"")?;
+    let mut is_escaped = false;
+    let end = begun.bytes().position(|byte| {
+        let is_end = byte == b'"' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        is_end
+    })?;
+    Some((&begun[..end], &begun[end + 1..]))
+}
+
+/// Returns how many seconds a request took: ` LENGTH SECONDS [UPSTREAM]`, as ingress-nginx has it.
+fn took(rest: &str) -> Option<f64> {
+    let mut words = rest.strip_prefix(' ')?.split(' ');
+    let (length, took, upstream) = (words.next()?, words.next()?, words.next()?);
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let (seconds, fraction) = took.split_once('.')?;
+    let is_so = is_number(length) && is_number(seconds) && is_number(fraction) && fraction.len() == 3;
+    if is_so && upstream.starts_with('[') { took.parse().ok() } else { None }
+}
+
 /// Replaces `\"`, `\\` and `\xHH`.
-fn unescape(text: &str) -> Cow<'_, str> {
+pub(super) fn unescape(text: &str) -> Cow<'_, str> {
     if !text.contains('\\') {
         return Cow::Borrowed(text);
     }

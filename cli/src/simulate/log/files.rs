@@ -1,73 +1,166 @@
 //! Reads log files in the order of time: rotated files one after the other, and those of several pods side by side.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::fmt;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::Context as _;
-use flate2::read::MultiGzDecoder;
-
 use super::LoggedRequest;
-use super::format::read;
-use super::json::FieldName;
+use super::format::{Hints, Reader};
+use super::reason::Reason;
+use super::sorter::Sorter;
+use super::source::decompressed;
+use anyhow::Context as _;
+use serde::Serialize;
 
 /// Longest line, in bytes. The rest of a longer one is skipped.
 const MAX_LINE: usize = 256 * 1024;
-/// Longest time between two lines, in microseconds.
-const MAX_GAP: u64 = 30 * 86_400_000_000;
+/// The byte order mark, which some editors and exports write first.
+const BOM: &[u8] = "\u{feff}".as_bytes();
+/// Number of first lines that choose how a file is read, and of their bytes.
+const FIRST_LINES: usize = 100;
+const FIRST_BYTES: usize = 1024 * 1024;
+/// Number of characters that are shown of a line that cannot be read.
+const SHOWN: usize = 160;
+/// Number of lines by which a line with a wild time is recognized.
+const AHEAD: usize = 32;
+/// How far the time of a line may be from those around it, in microseconds: it is later than the lines that follow, or earlier than
+/// all others.
+const FAR_AHEAD: u64 = 86_400_000_000;
+const FAR_BEHIND: u64 = 30 * FAR_AHEAD;
+/// Number of lines before the last line of a file by which its time is judged.
+const ENOUGH: u64 = 10;
 
 /// The requests of several files, in the order of time.
 pub(in crate::simulate) struct Requests {
     files: Vec<LogFile>,
     /// The next request of each file, earliest first.
     next: BinaryHeap<Reverse<(u64, usize)>>,
-    waiting: Vec<Option<LoggedRequest>>,
-    named: Vec<FieldName>,
+    waiting: Vec<Option<Box<LoggedRequest>>>,
+    sorter: Sorter,
+    hints: Hints,
+    pub(in crate::simulate) incomplete: Vec<Incomplete>,
     /// Number of bytes of all files.
     pub(in crate::simulate) bytes: u64,
     pub(in crate::simulate) unreadable: Unreadable,
 }
 
-/// Lines that could not be read.
+/// Lines that could not be read, by the reason.
 #[derive(Debug, Default)]
 pub(in crate::simulate) struct Unreadable {
     pub(in crate::simulate) lines: u64,
-    /// The first of them: `access.log:17: no time`.
-    pub(in crate::simulate) first: Option<String>,
+    pub(in crate::simulate) reasons: BTreeMap<Reason, UnreadableLines>,
+}
+
+/// Lines that could not be read for one reason.
+#[derive(Debug)]
+pub(in crate::simulate) struct UnreadableLines {
+    pub(in crate::simulate) lines: u64,
+    /// Place of the first: `access.log:17`.
+    pub(in crate::simulate) at: String,
+    /// Beginning of the first.
+    pub(in crate::simulate) line: String,
+}
+
+impl Unreadable {
+    fn add(&mut self, reason: Reason, file: &str, number: u64, line: &str) {
+        self.lines += 1;
+        let first = || UnreadableLines {
+            lines: 0,
+            at: format!("{file}:{number}"),
+            line: line.trim().chars().take(SHOWN).collect(),
+        };
+        self.reasons.entry(reason).or_insert_with(first).lines += 1;
+    }
+}
+
+/// A compressed file of which only the beginning could be read.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::simulate) struct Incomplete {
+    file: String,
+    /// Number of lines that were read.
+    lines: u64,
+    /// Error in the content. One that only ends too early has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    corrupt: Option<String>,
+}
+
+impl fmt::Display for Incomplete {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, lines, corrupt } = self;
+        match corrupt {
+            Some(error) => {
+                write!(f, "{file} is corrupt after line {lines} ({error}): only what precedes was read")
+            }
+            None => write!(f, "{file} ends in the middle, after line {lines}: only what precedes was read"),
+        }
+    }
 }
 
 struct LogFile {
     name: String,
     reader: Box<dyn BufRead>,
+    is_compressed: bool,
+    /// Whether the last line was read.
+    has_ended: bool,
+    incomplete: Option<Incomplete>,
     line: u64,
-    /// Time of the request before.
+    /// First lines that are not read yet.
+    first: VecDeque<RawLine>,
+    format: Reader,
+    /// Requests that follow, and their lines.
+    ahead: VecDeque<Ahead>,
+    /// Number of requests so far, the first time and the latest one.
+    requests: u64,
+    begin: u64,
     last: Option<u64>,
     /// Number of bytes that were read from the disk.
     read: Arc<AtomicU64>,
     buffer: Vec<u8>,
 }
 
+/// A line as the file has it.
+struct RawLine {
+    text: String,
+    /// Whether the file has more of it.
+    is_cut: bool,
+}
+
+/// A request, and the line that it is from.
+struct Ahead {
+    request: Box<LoggedRequest>,
+    line: u64,
+    text: String,
+}
+
+impl AsRef<str> for RawLine {
+    fn as_ref(&self) -> &str {
+        &self.text
+    }
+}
+
 impl Requests {
-    /// Opens files; `-` is standard input. Files that end with .gz are decompressed.
-    pub(in crate::simulate) fn open(
-        files: &[impl AsRef<Path>],
-        named: Vec<FieldName>,
-    ) -> anyhow::Result<Self> {
+    /// Opens files; `-` is standard input. Files of gzip and zstd are decompressed.
+    pub(in crate::simulate) fn open(files: &[impl AsRef<Path>], hints: Hints) -> anyhow::Result<Self> {
         let mut requests = Self {
             files: Vec::new(),
             next: BinaryHeap::new(),
             waiting: Vec::new(),
-            named,
+            sorter: Sorter::default(),
+            hints,
+            incomplete: Vec::new(),
             bytes: 0,
             unreadable: Unreadable::default(),
         };
         for path in files {
             let path = path.as_ref();
-            let (file, bytes) = LogFile::open(path).with_context(|| path.display().to_string())?;
+            let (mut file, bytes) = LogFile::open(path).with_context(|| path.display().to_string())?;
+            file.choose_format(&requests.hints)?;
             requests.bytes += bytes;
             requests.files.push(file);
             requests.waiting.push(None);
@@ -79,16 +172,28 @@ impl Requests {
     }
 
     /// Returns the time of the first request.
-    pub(in crate::simulate) fn begin(&self) -> Option<u64> {
-        self.next.peek().map(|Reverse((at, _))| *at)
+    pub(in crate::simulate) fn begin(&mut self) -> anyhow::Result<Option<u64>> {
+        self.prepare()?;
+        Ok(self.sorter.first())
     }
 
     /// Returns the next request.
-    pub(in crate::simulate) fn next(&mut self) -> anyhow::Result<Option<LoggedRequest>> {
-        let Some(Reverse((_, number))) = self.next.pop() else { return Ok(None) };
-        let request = self.waiting[number].take();
-        self.advance(number)?;
-        Ok(request)
+    pub(in crate::simulate) fn next(&mut self) -> anyhow::Result<Option<Box<LoggedRequest>>> {
+        self.prepare()?;
+        Ok(self.sorter.take())
+    }
+
+    /// Reads requests until the next one is known.
+    fn prepare(&mut self) -> anyhow::Result<()> {
+        while !self.sorter.is_ready() {
+            let next = self.next.pop();
+            let request = next.and_then(|Reverse((_, number))| Some((number, self.waiting[number].take()?)));
+            if let Some((number, _)) = &request {
+                self.advance(*number)?;
+            }
+            self.sorter.add(request.map(|(_, request)| request));
+        }
+        Ok(())
     }
 
     /// Returns the number of bytes that were read.
@@ -99,23 +204,39 @@ impl Requests {
     /// Reads the next request of a file.
     fn advance(&mut self, number: usize) -> anyhow::Result<()> {
         let file = &mut self.files[number];
-        while let Some(line) = file.next_line()? {
-            if line.trim().is_empty() {
+        loop {
+            while file.ahead.len() <= AHEAD
+                && let Some(RawLine { text, is_cut }) = file.next_line()?
+            {
+                file.line += 1;
+                if file.format.directive(&text)
+                    || text.trim().is_empty()
+                    || file.format.unwrap(&text).is_ok_and(|line| line.trim().is_empty())
+                {
+                    continue;
+                }
+                let read = if is_cut { Err(Reason::TooLong) } else { file.format.read(&text, &self.hints) };
+                match read {
+                    Ok(request) => {
+                        let text = beginning(text, 4 * SHOWN);
+                        file.ahead.push_back(Ahead { request, line: file.line, text });
+                    }
+                    Err(reason) => self.unreadable.add(reason, &file.name, file.line, &text),
+                }
+            }
+            let Some(Ahead { request, line, text }) = file.ahead.pop_front() else { break };
+            if file.is_far_away(request.at) {
+                self.unreadable.add(Reason::FarAway, &file.name, line, &text);
                 continue;
             }
-            match read(&line, &self.named).and_then(|request| file.plausible(request)) {
-                Ok(request) => {
-                    self.next.push(Reverse((request.at, number)));
-                    self.waiting[number] = Some(request);
-                    return Ok(());
-                }
-                Err(error) => {
-                    self.unreadable.lines += 1;
-                    let first = || format!("{}:{}: {error}", file.name, file.line);
-                    self.unreadable.first.get_or_insert_with(first);
-                }
-            }
+            file.begin = if file.requests == 0 { request.at } else { file.begin.min(request.at) };
+            file.requests += 1;
+            file.last = file.last.max(Some(request.at));
+            self.next.push(Reverse((request.at, number)));
+            self.waiting[number] = Some(request);
+            return Ok(());
         }
+        self.incomplete.extend(file.incomplete.take());
         Ok(())
     }
 }
@@ -131,38 +252,111 @@ impl LogFile {
             (Box::new(file), bytes)
         };
         let counted = Counted { source, read: read.clone() };
-        let reader: Box<dyn BufRead> = if path.extension().is_some_and(|extension| extension == "gz") {
-            Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(BufReader::new(counted))))
-        } else {
-            Box::new(BufReader::with_capacity(1 << 16, counted))
-        };
+        let (reader, is_compressed) = decompressed(counted)?;
         let name = path.display().to_string();
-        Ok((Self { name, reader, line: 0, last: None, read, buffer: Vec::new() }, bytes))
+        let file = Self {
+            name,
+            reader,
+            is_compressed,
+            has_ended: false,
+            incomplete: None,
+            line: 0,
+            first: VecDeque::new(),
+            format: Reader::default(),
+            ahead: VecDeque::new(),
+            requests: 0,
+            begin: 0,
+            last: None,
+            read,
+            buffer: Vec::new(),
+        };
+        Ok((file, bytes))
     }
 
-    /// Returns a request unless its time is far beyond that of the line before. All others would be decided at its time.
-    fn plausible(&mut self, request: LoggedRequest) -> Result<LoggedRequest, String> {
-        if self.last.is_some_and(|last| request.at > last + MAX_GAP) {
-            return Err("the time is more than 30 days after that of the line before".to_owned());
+    /// Reports whether a time is far from that of the lines before and after. A gap that lasts is none.
+    fn is_far_away(&self, at: u64) -> bool {
+        let most = |is_so: &dyn Fn(u64) -> bool| {
+            self.ahead.iter().filter(|ahead| is_so(ahead.request.at)).count() * 2 > self.ahead.len()
+        };
+        let is_later = || most(&|next| next + FAR_AHEAD < at);
+        let Some(last) = self.last else { return is_later() || most(&|next| next > at + FAR_BEHIND) };
+        if at > last + FAR_AHEAD {
+            let is_end = self.ahead.is_empty() && self.requests >= ENOUGH;
+            return is_later() || is_end && at - last > 10 * (last - self.begin);
         }
-        self.last = Some(request.at);
-        Ok(request)
+        last > at + FAR_BEHIND && most(&|next| next + FAR_AHEAD > last)
     }
 
-    /// Returns the next line. Bytes that are not UTF-8 are replaced.
-    fn next_line(&mut self) -> anyhow::Result<Option<String>> {
-        self.buffer.clear();
-        let at = |line: u64| format!("{}:{line}", self.name);
-        let mut limited = (&mut self.reader).take(MAX_LINE as u64);
-        if limited.read_until(b'\n', &mut self.buffer).with_context(|| at(self.line + 1))? == 0 {
+    /// Chooses how the file is read, by its first lines.
+    fn choose_format(&mut self, hints: &Hints) -> anyhow::Result<()> {
+        let mut bytes = 0;
+        while self.first.len() < FIRST_LINES
+            && bytes < FIRST_BYTES
+            && let Some(line) = self.read_line()?
+        {
+            bytes += line.text.len();
+            self.first.push_back(line);
+        }
+        self.format = Reader::choose(self.first.make_contiguous(), hints);
+        Ok(())
+    }
+
+    /// Ends a compressed file whose content cannot be decompressed further. Fails if the file itself cannot be read.
+    fn end_early(&mut self, error: io::Error, number: u64) -> anyhow::Result<()> {
+        if !self.is_compressed || error.raw_os_error().is_some() || error.kind() == io::ErrorKind::Unsupported
+        {
+            return Err(error).with_context(|| format!("{}:{number}", self.name));
+        }
+        let corrupt = (error.kind() != io::ErrorKind::UnexpectedEof).then(|| error.to_string());
+        self.incomplete = Some(Incomplete { file: self.name.clone(), lines: number - 1, corrupt });
+        self.has_ended = true;
+        Ok(())
+    }
+
+    fn next_line(&mut self) -> anyhow::Result<Option<RawLine>> {
+        match self.first.pop_front() {
+            Some(line) => Ok(Some(line)),
+            None => self.read_line(),
+        }
+    }
+
+    /// Reads a line from the file. Bytes that are not UTF-8 are replaced.
+    fn read_line(&mut self) -> anyhow::Result<Option<RawLine>> {
+        if self.has_ended {
             return Ok(None);
         }
-        self.line += 1;
-        if !self.buffer.ends_with(b"\n") && self.buffer.len() == MAX_LINE {
-            self.reader.skip_until(b'\n').with_context(|| at(self.line))?;
+        self.buffer.clear();
+        let number = self.line + self.first.len() as u64 + 1;
+        let mut limited = (&mut self.reader).take(MAX_LINE as u64);
+        match limited.read_until(b'\n', &mut self.buffer) {
+            Ok(0) => {
+                self.has_ended = true;
+                return Ok(None);
+            }
+            Ok(_) => {}
+            // What was read of the last line is not all of it.
+            Err(error) => {
+                self.end_early(error, number)?;
+                return Ok(None);
+            }
         }
-        Ok(Some(String::from_utf8_lossy(&self.buffer).into_owned()))
+        let is_cut = !self.buffer.ends_with(b"\n") && self.buffer.len() == MAX_LINE;
+        if is_cut && let Err(error) = self.reader.skip_until(b'\n') {
+            self.end_early(error, number)?;
+        }
+        let bytes =
+            if number == 1 { self.buffer.strip_prefix(BOM).unwrap_or(&self.buffer) } else { &self.buffer };
+        Ok(Some(RawLine { text: String::from_utf8_lossy(bytes).into_owned(), is_cut }))
     }
+}
+
+/// Returns the longest beginning of a text of at most so many bytes.
+fn beginning(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most));
+        text.shrink_to_fit();
+    }
+    text
 }
 
 /// Counts the bytes that are read.

@@ -8,9 +8,19 @@ pub(super) fn rfc3339(text: &str) -> Option<u64> {
     micros(text.parse().ok()?)
 }
 
-/// Reads `23/Nov/2026:10:00:00 +0000`.
+/// Reads `23/Nov/2026:10:00:00 +0000`, also with fractions of a second.
 pub(super) fn clf(text: &str) -> Option<u64> {
-    micros(strtime::parse("%d/%b/%Y:%H:%M:%S %z", text).ok()?.to_timestamp().ok()?)
+    micros(strtime::parse("%d/%b/%Y:%H:%M:%S%.f %z", text).ok()?.to_timestamp().ok()?)
+}
+
+/// Reads `23/Nov/2026:10:00:00.123` as UTC.
+pub(super) fn without_offset(text: &str) -> Option<u64> {
+    clf(&format!("{text} +0000"))
+}
+
+/// Returns the begin of a request that ended at a time, and took so many seconds.
+pub(super) fn begin(end: u64, seconds: Option<f64>) -> u64 {
+    end.saturating_sub((seconds.unwrap_or(0.0).max(0.0) * 1e6) as u64)
 }
 
 /// Reads seconds, milliseconds, microseconds or nanoseconds since the Unix epoch. The size tells the unit: all are of this century.
@@ -31,7 +41,7 @@ pub(super) fn any(text: &str) -> Option<u64> {
     rfc3339(text).or_else(|| clf(text)).or_else(|| number(text.parse().ok()?))
 }
 
-fn micros(time: Timestamp) -> Option<u64> {
+pub(super) fn micros(time: Timestamp) -> Option<u64> {
     u64::try_from(time.as_microsecond()).ok()
 }
 
@@ -47,6 +57,7 @@ mod tests {
             "2026-11-23T11:00:00+01:00",
             "[2026-11-23T10:00:00.000Z]",
             "23/Nov/2026:10:00:00 +0000",
+            "23/Nov/2026:10:00:00.000 +0000",
             "[23/Nov/2026:05:00:00 -0500]",
             "1795428000",
             "1795428000.000",

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::time;
+use super::client::time;
 use crate::output::grouped;
 use crate::simulate::series::Series;
 

@@ -15,7 +15,8 @@ h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; } h3 { fon
 p { margin: .3rem 0; } .dim { color: var(--dim); }
 table { border-collapse: collapse; width: 100%; margin: .8rem 0; font-variant-numeric: tabular-nums; }
 th { text-align: left; font-weight: 600; } th, td { padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-td.n, th.n { text-align: right; } td.client { overflow-wrap: anywhere; }
+td.n, th.n { text-align: right; } td.client { overflow-wrap: anywhere; min-width: 6rem; }
+.wide { overflow-x: auto; } .wide svg { min-width: 600px; }
 svg { width: 100%; height: auto; } svg text { font-size: 11px; fill: var(--dim); } svg text.y { text-anchor: end; }
 .grid { stroke: var(--line); } .admitted { fill: var(--admitted); } .denied { fill: var(--denied); }
 .key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; } .key.admitted { background: var(--admitted); } .key.denied { background: var(--denied); }
@@ -24,7 +25,7 @@ svg { width: 100%; height: auto; } svg text { font-size: 11px; fill: var(--dim);
 /// Returns the page.
 pub(in crate::simulate) fn page(report: &Report) -> String {
     let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
          <title>Who would have been limited</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>Who would have been limited</h1>\n"
     );
@@ -38,19 +39,31 @@ pub(in crate::simulate) fn page(report: &Report) -> String {
         report.end,
         escape(&logs)
     );
-    if let Some(first) = &report.first_unreadable {
+    if !report.unreadable.is_empty() {
         let lines = count(report.unreadable_lines, "line");
-        let _ =
-            writeln!(page, "<p class=\"dim\">{lines} could not be read; the first: {}</p>", escape(first));
+        let _ = writeln!(
+            page,
+            "<p>{lines} could not be read:</p>\n<div class=\"wide\"><table>\n<tr><th>reason</th><th>first</th><th>line</th><th class=\"n\">lines</th></tr>"
+        );
+        for reason in &report.unreadable {
+            row(&mut page, &[reason.reason, &reason.at, &reason.line], &[grouped(reason.lines)]);
+        }
+        page.push_str("</table></div>\n");
+    }
+    for file in &report.incomplete {
+        let _ = writeln!(page, "<p>{}</p>", escape(&file.to_string()));
     }
     if report.out_of_order > 0 {
         let late = count(report.out_of_order, "line");
-        let _ = writeln!(page, "<p class=\"dim\">{late} out of order, decided at the latest time before</p>");
+        let _ = writeln!(
+            page,
+            "<p class=\"dim\">{late} more than 5 minutes late, decided at the latest time before</p>"
+        );
     }
     if let (Some(comparison), [first, second]) = (&report.comparison, &report.files[..]) {
         let _ = writeln!(
             page,
-            "<h2>Comparison</h2>\n<table>\n<tr><th>denied by</th><th class=\"n\">requests</th><th class=\"n\">of all</th></tr>"
+            "<h2>Comparison</h2>\n<div class=\"wide\"><table>\n<tr><th>denied by</th><th class=\"n\">requests</th><th class=\"n\">of all</th></tr>"
         );
         for (name, count) in [
             (format!("only {}", first.file), comparison.only_first),
@@ -60,10 +73,17 @@ pub(in crate::simulate) fn page(report: &Report) -> String {
             let cells = [grouped(count), share(count, report.requests)];
             row(&mut page, &[&name], &cells);
         }
-        page.push_str("</table>\n");
+        page.push_str("</table></div>\n");
     }
     for of_file in &report.files {
         file(&mut page, of_file, report.requests);
+    }
+    if let Some(proposal) = &report.suggested {
+        let _ = writeln!(
+            page,
+            "<h2>Suggested policy</h2>\n<div class=\"wide\"><pre>{}</pre></div>",
+            escape(&proposal.policy)
+        );
     }
     page + "</body>\n</html>\n"
 }
@@ -76,6 +96,9 @@ fn file(page: &mut String, file: &FileReport, requests: u64) {
         count(file.denied, "request"),
         share(file.denied, requests)
     );
+    for warning in &file.warnings {
+        let _ = writeln!(page, "<p>Warning: {}</p>", escape(warning));
+    }
     for limit in &file.left_out {
         let _ = writeln!(
             page,
@@ -84,6 +107,18 @@ fn file(page: &mut String, file: &FileReport, requests: u64) {
         );
     }
     file.limits.iter().for_each(|one| limit(page, one));
+    if !file.routes.is_empty() {
+        page.push_str("<h3>Paths</h3>\n<div class=\"wide\"><table>\n<tr><th>method</th><th>path</th><th class=\"n\">requests</th><th class=\"n\">denied</th><th class=\"n\">of all</th></tr>\n");
+        for route in &file.routes {
+            let numbers =
+                [grouped(route.requests), grouped(route.denied), share(route.denied, route.requests)];
+            row(page, &[&route.method, &route.path], &numbers);
+        }
+        page.push_str("</table></div>\n");
+    }
+    if let Some(note) = file.note_of_paths() {
+        let _ = writeln!(page, "<p>{note}</p>");
+    }
 }
 
 fn limit(page: &mut String, limit: &LimitReport) {
@@ -116,30 +151,34 @@ fn limit(page: &mut String, limit: &LimitReport) {
     }
     let _ = writeln!(
         page,
-        "<p class=\"dim\">Requests in each {}<span class=\"key admitted\"></span>not denied<span class=\"key denied\"></span>denied</p>\n{}",
+        "<p class=\"dim\">Requests in each {}<span class=\"key admitted\"></span>not denied<span class=\"key denied\"></span>denied</p>\n<div class=\"wide\">{}</div>",
         crate::clients::seconds(limit.series.interval_micros as f64 / 1e6),
         chart(&limit.series)
     );
     if !limit.most_denied.is_empty() {
-        page.push_str("<table>\n<tr><th>client</th><th>first denied</th><th>last denied</th><th class=\"n\">requests</th><th class=\"n\">denied</th></tr>\n");
+        page.push_str("<div class=\"wide\"><table>\n<tr><th>client</th><th>first denied</th><th>last denied</th><th class=\"n\">requests</th><th class=\"n\">denied</th></tr>\n");
         for client in &limit.most_denied {
-            row(
-                page,
-                &[&client.client, &client.first, &client.last],
-                &[grouped(client.requests), grouped(client.denied)],
-            );
+            row(page, &[&client.client, &client.first, &client.last], &client.numbers());
         }
-        page.push_str("</table>\n");
+        page.push_str("</table></div>\n");
+    }
+    if !limit.most_needing.is_empty() {
+        page.push_str("<div class=\"wide\"><table>\n<tr><th>client</th><th>needs</th><th class=\"n\">requests</th><th class=\"n\">denied</th></tr>\n");
+        for client in &limit.most_needing {
+            let numbers = [grouped(client.requests), grouped(client.denied)];
+            row(page, &[&client.client, &client.words()], &numbers);
+        }
+        page.push_str("</table></div>\n");
     }
     if !limit.suggestions.is_empty() {
-        page.push_str("<table>\n<tr><th>number</th><th class=\"n\">spares</th><th class=\"n\">99 % need</th><th class=\"n\">99.9 % need</th><th class=\"n\">all need</th></tr>\n");
+        page.push_str("<div class=\"wide\"><table>\n<tr><th>number</th><th class=\"n\">spares</th><th class=\"n\">99 % need</th><th class=\"n\">99.9 % need</th><th class=\"n\">all need</th></tr>\n");
         for suggestion in &limit.suggestions {
             let name = format!("{} per {}", grouped(suggestion.requests), suggestion.per);
             let mut cells = vec![format!("{:.2} %", suggestion.spares_percent)];
             cells.extend(suggestion.numbers.iter().map(|number| grouped(number.requests)));
             row(page, &[&name], &cells);
         }
-        page.push_str("</table>\n");
+        page.push_str("</table></div>\n");
     }
 }
 

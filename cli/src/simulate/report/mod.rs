@@ -1,39 +1,29 @@
 //! The result of a simulation.
 //!
-//! - [`suggest`]: numbers that spare clients.
+//! - [`client`]: the clients that are denied most, and those that need most; [`suggest`]: numbers that spare clients.
+//! - [`proposal`]: a policy with such numbers, and what its replay says.
 //! - [`text`]: tables for a terminal; [`html`]: a page with [`chart`]s.
 
 mod chart;
+mod client;
 pub(super) mod html;
+pub(super) mod proposal;
 mod suggest;
 pub(super) mod text;
 
-use jiff::Timestamp;
 use serde::Serialize;
 use sluice_limiter::Rate;
 
-use super::candidate::Candidate;
-use super::log::files::Unreadable;
+use super::log::files::{Incomplete, Unreadable, UnreadableLines};
+use super::log::reason::Reason;
+use super::replay::Replayed;
+use super::routes::{MAX_ROUTES, RouteCounts, Routes};
 use super::series::Series;
-use super::tally::{ClientTally, LimitTally};
-use crate::output::count;
+use super::tally::{LimitTally, MAX_CLIENTS};
+use crate::output::{count, grouped};
+use client::{ClientReport, NeedReport, time};
+use proposal::Proposal;
 use suggest::Suggestion;
-
-/// Everything that a replay has found.
-pub(super) struct Replayed<'a> {
-    pub(super) logs: Vec<String>,
-    pub(super) requests: u64,
-    /// Requests that the log has after later ones.
-    pub(super) late: u64,
-    pub(super) unreadable: Unreadable,
-    pub(super) begin: u64,
-    pub(super) end: u64,
-    /// Requests that no candidate, the first, the second, or both denied.
-    pub(super) denied: [u64; 4],
-    pub(super) candidates: &'a [Candidate],
-    /// Number of clients of each limit in the result.
-    pub(super) clients: usize,
-}
 
 /// The result.
 #[derive(Debug, Serialize)]
@@ -41,11 +31,13 @@ pub(super) struct Replayed<'a> {
 pub(super) struct Report {
     logs: Vec<String>,
     requests: u64,
-    /// Requests that the log has after later ones. They are decided at the time of those.
+    /// Requests that the log has more than five minutes after later ones. They are decided at the time of those.
     out_of_order: u64,
     unreadable_lines: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    first_unreadable: Option<String>,
+    /// The lines that could not be read, by the reason.
+    unreadable: Vec<UnreadableReport>,
+    /// Compressed files that end in the middle or are corrupt.
+    incomplete: Vec<Incomplete>,
     begin: String,
     end: String,
     seconds: f64,
@@ -53,6 +45,21 @@ pub(super) struct Report {
     /// Requests that only one of two candidates denied, and that both did.
     #[serde(skip_serializing_if = "Option::is_none")]
     comparison: Option<Comparison>,
+    /// The policy with other numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) suggested: Option<Proposal>,
+}
+
+/// Lines that could not be read for one reason.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct UnreadableReport {
+    pub(super) lines: u64,
+    pub(super) reason: &'static str,
+    /// Place of the first: `access.log:17`.
+    pub(super) at: String,
+    /// Beginning of the first.
+    pub(super) line: String,
 }
 
 /// The policies of a file.
@@ -62,9 +69,27 @@ struct FileReport {
     file: String,
     admitted: u64,
     denied: u64,
+    /// Warnings of `sluice check`.
+    warnings: Vec<String>,
     /// Limits that cannot be simulated.
     left_out: Vec<String>,
     limits: Vec<LimitReport>,
+    /// Methods and paths with most denials, and then with most requests.
+    routes: Vec<RouteReport>,
+    /// Requests of methods and paths that are not told apart.
+    other_paths: u64,
+}
+
+/// The requests of a method and a path.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RouteReport {
+    method: String,
+    /// The path, with `{id}` in place of segments that name a single thing.
+    path: String,
+    requests: u64,
+    /// Those that a limit denies, or would deny if it did not only mark or observe.
+    denied: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -91,6 +116,8 @@ struct LimitReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     worst: Option<Worst>,
     most_denied: Vec<ClientReport>,
+    /// The clients that need most of the rates, also where nothing is denied.
+    most_needing: Vec<NeedReport>,
     suggestions: Vec<Suggestion>,
     series: Series,
 }
@@ -106,16 +133,6 @@ struct Worst {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ClientReport {
-    client: String,
-    requests: u64,
-    denied: u64,
-    first: String,
-    last: String,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
 struct Comparison {
     only_first: u64,
     only_second: u64,
@@ -123,42 +140,97 @@ struct Comparison {
 }
 
 impl Report {
-    pub(super) fn new(replayed: Replayed<'_>) -> Self {
-        let Replayed { logs, requests, late, unreadable, begin, end, denied, candidates, clients } = replayed;
+    /// Describes a replay of some logs, with so many clients of each limit, and paths.
+    pub(super) fn new(
+        logs: Vec<String>,
+        replayed: Replayed,
+        suggested: Option<Proposal>,
+        most: usize,
+    ) -> Self {
+        let Replayed { requests, late, unreadable, incomplete, begin, end, denied, routes, candidates } =
+            replayed;
         let [_, only_first, only_second, both] = denied;
-        let files = candidates.iter().map(|candidate| FileReport {
+        let files = candidates.iter().enumerate().map(|(n, candidate)| FileReport {
             file: candidate.name.clone(),
             admitted: candidate.admitted,
             denied: candidate.denied,
+            warnings: candidate.warnings.clone(),
             left_out: candidate.left_out.clone(),
-            limits: candidate.limits.iter().flatten().map(|limit| LimitReport::new(limit, clients)).collect(),
+            limits: candidate.limits.iter().flatten().map(|limit| LimitReport::new(limit, most)).collect(),
+            routes: RouteReport::most(&routes, n, most),
+            other_paths: routes.others.requests,
         });
         Self {
             logs,
             requests,
             out_of_order: late,
             unreadable_lines: unreadable.lines,
-            first_unreadable: unreadable.first,
+            unreadable: UnreadableReport::all(unreadable),
+            incomplete,
             begin: time(begin),
             end: time(end),
             seconds: (end - begin) as f64 / 1e6,
             files: files.collect(),
             comparison: (candidates.len() == 2).then_some(Comparison { only_first, only_second, both }),
+            suggested,
         }
     }
 }
 
-impl LimitReport {
-    fn new(tally: &LimitTally, clients: usize) -> Self {
-        let mut limited: Vec<_> = tally.clients.values().filter(|client| client.denied > 0).collect();
-        limited.sort_by(|a, b| b.denied.cmp(&a.denied).then_with(|| a.name.cmp(&b.name)));
-        let client = |client: &&ClientTally| ClientReport {
-            client: client.name.clone(),
-            requests: client.requests,
-            denied: client.denied,
-            first: time(client.between.0),
-            last: time(client.between.1),
+impl RouteReport {
+    /// Returns the methods and paths of which a candidate denies most requests.
+    fn most(routes: &Routes, candidate: usize, most: usize) -> Vec<Self> {
+        let route = |(method, path, counts): (&str, &str, RouteCounts)| Self {
+            method: method.to_owned(),
+            path: path.to_owned(),
+            requests: counts.requests,
+            denied: counts.denied[candidate],
         };
+        let mut rows: Vec<_> = routes.iter().map(route).collect();
+        let order = |row: &Self| {
+            (std::cmp::Reverse((row.denied, row.requests)), row.path.clone(), row.method.clone())
+        };
+        rows.sort_by_cached_key(order);
+        rows.truncate(most);
+        rows
+    }
+}
+
+impl FileReport {
+    /// Says what the table of paths lacks.
+    fn note_of_paths(&self) -> Option<String> {
+        let others = count(self.other_paths, "request");
+        let most = grouped(MAX_ROUTES as u64);
+        (self.other_paths > 0)
+            .then(|| format!("more than {most} methods and paths: {others} of further ones"))
+    }
+}
+
+impl Report {
+    /// Returns the part of the lines that could not be read, in percent.
+    pub(super) fn unreadable_percent(&self) -> f64 {
+        let lines = self.requests + self.unreadable_lines;
+        self.unreadable_lines as f64 * 100.0 / lines.max(1) as f64
+    }
+}
+
+impl UnreadableReport {
+    /// Returns the reasons of most lines first.
+    pub(super) fn all(unreadable: Unreadable) -> Vec<Self> {
+        let row = |(reason, UnreadableLines { lines, at, line }): (Reason, UnreadableLines)| Self {
+            lines,
+            reason: reason.text(),
+            at,
+            line,
+        };
+        let mut rows: Vec<_> = unreadable.reasons.into_iter().map(row).collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.lines));
+        rows
+    }
+}
+
+impl LimitReport {
+    fn new(tally: &LimitTally, most: usize) -> Self {
         let worst = tally.series.worst().map(|(at, denied)| Worst {
             at: time(at),
             seconds: tally.series.interval_micros as f64 / 1e6,
@@ -173,12 +245,13 @@ impl LimitReport {
             denied: tally.denied,
             waited: tally.waited,
             clients: tally.clients.len(),
-            limited_clients: limited.len(),
+            limited_clients: tally.clients.values().filter(|client| client.denied > 0).count(),
             denied_without_client: tally.refused,
             without_key_part: tally.lacking,
             other_requests: tally.others,
             worst,
-            most_denied: limited.iter().take(clients).map(client).collect(),
+            most_denied: ClientReport::most_denied(tally, most),
+            most_needing: tally.most_needing().map(|client| NeedReport::new(client, &tally.rates)).collect(),
             suggestions: suggest::suggest(tally),
             series: tally.series.clone(),
         }
@@ -202,9 +275,16 @@ impl LimitReport {
                 "denied by a tier or plan, or because a part of the key is missing: {refused} of no client"
             ));
         }
+        if self.other_requests > 0 {
+            notes.push(format!(
+                "more than {} clients: {} of further ones, of which only those that are denied most are told apart",
+                grouped(MAX_CLIENTS as u64),
+                requests(self.other_requests)
+            ));
+        }
         if self.without_key_part > 0 {
             let all = if self.without_key_part == self.requests {
-                "; these are all: write the part to the log, or name its field with --field"
+                "; these are all: if the log has the part, say where, with --format for text or --field for JSON"
             } else {
                 ""
             };
@@ -215,12 +295,6 @@ impl LimitReport {
         }
         notes
     }
-}
-
-/// Writes a time in UTC, without fractions of a second.
-fn time(micros: u64) -> String {
-    let seconds = i64::try_from(micros / 1_000_000).unwrap_or(i64::MAX);
-    Timestamp::from_second(seconds).map_or_else(|_| "unknown".to_owned(), |time| time.to_string())
 }
 
 /// Writes a part of a whole: `0.3 %`.

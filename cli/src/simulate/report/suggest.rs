@@ -33,9 +33,7 @@ pub(super) struct Number {
 /// Suggests numbers for the rates of a limit, unless what clients need cannot be told from their requests.
 pub(super) fn suggest(tally: &LimitTally) -> Vec<Suggestion> {
     let of_rate = |(n, rate): (usize, &Rate)| {
-        let peaks = tally.clients.values().filter_map(|client| Some(client.demands.get(n)?.peak()));
-        let mut peaks: Vec<_> = peaks.filter(|peak| *peak > 0).collect();
-        peaks.sort_unstable();
+        let peaks = tally.peaks(n);
         let requests = rate.requests.get();
         let spared = peaks.partition_point(|peak| *peak <= requests);
         let number = |thousandths: u64| {

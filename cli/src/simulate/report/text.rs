@@ -2,26 +2,28 @@
 
 use std::fmt::Write as _;
 
-use super::{FileReport, LimitReport, Report, share};
+use super::{FileReport, LimitReport, Report, RouteReport, UnreadableReport, share};
 use crate::output::{count, grouped, table};
+use crate::simulate::log::files::Incomplete;
+use crate::simulate::replay::Replayed;
 
 /// Returns the result as text.
 pub(in crate::simulate) fn text(report: &Report) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{} from {} to {}", count(report.requests, "request"), report.begin, report.end,);
-    if let Some(first) = &report.first_unreadable {
-        let _ = writeln!(
-            text,
-            "{} could not be read; the first: {first}",
-            count(report.unreadable_lines, "line")
-        );
+    if !report.unreadable.is_empty() {
+        let _ = writeln!(text, "{} could not be read:", count(report.unreadable_lines, "line"));
+        text.push_str(&unreadable(&report.unreadable));
+    }
+    for file in &report.incomplete {
+        let _ = writeln!(text, "{file}");
     }
     if report.out_of_order > 0 {
         let late = count(report.out_of_order, "line");
         let _ = writeln!(
             text,
-            "{late} out of order, decided at the latest time before{}",
+            "{late} more than 5 minutes late, decided at the latest time before{}",
             if report.out_of_order * 10 > report.requests { ". Many are: sort the log by time" } else { "" }
         );
     }
@@ -33,12 +35,17 @@ pub(in crate::simulate) fn text(report: &Report) -> String {
             grouped(file.denied),
             share(file.denied, report.requests)
         );
+        for warning in &file.warnings {
+            let _ = writeln!(text, "warning: {warning}");
+        }
         for limit in &file.left_out {
             let _ = writeln!(text, "{limit} is left out: it depends on how long requests take");
         }
         limits(&mut text, file);
         clients(&mut text, file);
+        needs(&mut text, file);
         suggestions(&mut text, file);
+        routes(&mut text, file);
     }
     if let (Some(comparison), [first, second]) = (&report.comparison, &report.files[..]) {
         let _ = writeln!(
@@ -52,6 +59,24 @@ pub(in crate::simulate) fn text(report: &Report) -> String {
         );
     }
     text
+}
+
+/// Says why there is no request.
+pub(in crate::simulate) fn nothing(replayed: Replayed) -> String {
+    let mut lines: Vec<_> = replayed.incomplete.iter().map(Incomplete::to_string).collect();
+    if replayed.unreadable.lines > 0 {
+        lines.push(unreadable(&UnreadableReport::all(replayed.unreadable)).trim_end().to_owned());
+    }
+    if lines.is_empty() { ": the logs are empty".to_owned() } else { format!(":\n{}", lines.join("\n")) }
+}
+
+/// Returns the lines that could not be read as a table by the reason.
+pub(in crate::simulate) fn unreadable(reasons: &[UnreadableReport]) -> String {
+    let header = ["LINES", "REASON", "FIRST", "LINE"].map(str::to_owned);
+    let row = |row: &UnreadableReport| {
+        [grouped(row.lines), row.reason.to_owned(), row.at.clone(), row.line.clone()]
+    };
+    table(std::iter::once(header).chain(reasons.iter().map(row)))
 }
 
 fn limits(text: &mut String, file: &FileReport) {
@@ -88,11 +113,12 @@ fn limits(text: &mut String, file: &FileReport) {
 fn clients(text: &mut String, file: &FileReport) {
     let rows = file.limits.iter().flat_map(|limit| {
         limit.most_denied.iter().map(|client| {
+            let [requests, denied] = client.numbers();
             [
                 limit.limit.clone(),
                 client.client.clone(),
-                grouped(client.requests),
-                grouped(client.denied),
+                requests,
+                denied,
                 client.first.clone(),
                 client.last.clone(),
             ]
@@ -103,6 +129,46 @@ fn clients(text: &mut String, file: &FileReport) {
         let header = ["LIMIT", "CLIENT", "REQUESTS", "DENIED", "FIRST", "LAST"].map(str::to_owned);
         text.push('\n');
         text.push_str(&table(std::iter::once(header).chain(rows)));
+    }
+}
+
+fn needs(text: &mut String, file: &FileReport) {
+    let rows = file.limits.iter().flat_map(|limit| {
+        limit.most_needing.iter().map(|client| {
+            [
+                limit.limit.clone(),
+                client.client.clone(),
+                grouped(client.requests),
+                grouped(client.denied),
+                client.words(),
+            ]
+        })
+    });
+    let rows: Vec<_> = rows.collect();
+    if !rows.is_empty() {
+        let header = ["LIMIT", "CLIENT", "REQUESTS", "DENIED", "NEEDS"].map(str::to_owned);
+        text.push('\n');
+        text.push_str(&table(std::iter::once(header).chain(rows)));
+    }
+}
+
+fn routes(text: &mut String, file: &FileReport) {
+    let row = |route: &RouteReport| {
+        [
+            route.method.clone(),
+            route.path.clone(),
+            grouped(route.requests),
+            grouped(route.denied),
+            share(route.denied, route.requests),
+        ]
+    };
+    if !file.routes.is_empty() {
+        let header = ["METHOD", "PATH", "REQUESTS", "DENIED", "OF ALL"].map(str::to_owned);
+        text.push('\n');
+        text.push_str(&table(std::iter::once(header).chain(file.routes.iter().map(row))));
+    }
+    if let Some(note) = file.note_of_paths() {
+        let _ = writeln!(text, "{note}");
     }
 }
 

@@ -1,0 +1,114 @@
+//! A replay of logs against the policies of one file or two.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use sluice_crds::Installation;
+
+use super::candidate::{Candidate, Effect};
+use super::log::files::{Incomplete, Requests, Unreadable};
+use super::log::format::Hints;
+use super::routes::Routes;
+use super::tally::LimitTally;
+
+/// Number of requests between two updates of the progress bar.
+const UPDATE_EVERY: u64 = 4_096;
+
+/// A file of policies.
+#[derive(Debug)]
+pub(super) struct PolicyText {
+    pub(super) name: String,
+    pub(super) text: String,
+}
+
+/// Logs, and what does not change from one replay of them to the next.
+#[derive(Debug)]
+pub(super) struct Replay<'a> {
+    pub(super) logs: &'a [PathBuf],
+    pub(super) hints: &'a Hints,
+    pub(super) installation: &'a Installation,
+    /// Number of clients of each limit, and of routes, in the result.
+    pub(super) clients: usize,
+}
+
+/// Everything that a replay has found.
+pub(super) struct Replayed {
+    pub(super) requests: u64,
+    /// Requests that the log has more than five minutes after later ones.
+    pub(super) late: u64,
+    pub(super) unreadable: Unreadable,
+    pub(super) incomplete: Vec<Incomplete>,
+    pub(super) begin: u64,
+    pub(super) end: u64,
+    /// Requests that no candidate, the first, the second, or both denied.
+    pub(super) denied: [u64; 4],
+    pub(super) routes: Routes,
+    pub(super) candidates: Vec<Candidate>,
+}
+
+impl Replay<'_> {
+    /// Replays the logs against the policies of each file.
+    pub(super) async fn run(&self, policies: &[PolicyText]) -> Result<Replayed> {
+        let mut requests = Requests::open(self.logs, self.hints.clone())?;
+        let begin = requests.begin()?;
+        let candidates = policies.iter().map(|PolicyText { name, text }| {
+            Candidate::load(name, text, self.installation, begin.unwrap_or(0), self.clients)
+        });
+        let mut candidates = candidates.collect::<Result<Vec<_>>>()?;
+        let progress = progress(requests.bytes);
+        let (mut count, mut end, mut late, mut only) = (0u64, begin.unwrap_or(0), 0u64, [0u64; 4]);
+        let mut routes = Routes::default();
+        while let Some(logged) = requests.next()? {
+            // Of those that are too late to be sorted.
+            late += u64::from(logged.at < end);
+            end = end.max(logged.at);
+            let (mut denied, mut counted) = (0, [false; 2]);
+            for (n, candidate) in candidates.iter_mut().enumerate() {
+                let Effect { is_admitted, is_denied } = candidate.decide(&logged, end).await;
+                denied |= usize::from(!is_admitted) << n;
+                counted[n] = is_denied;
+            }
+            only[denied] += 1;
+            routes.add(logged.request.method().as_str(), logged.request.uri().path(), counted);
+            count += 1;
+            if count.is_multiple_of(UPDATE_EVERY) {
+                progress.set_position(requests.read());
+            }
+        }
+        progress.finish_and_clear();
+        Ok(Replayed {
+            requests: count,
+            late,
+            unreadable: requests.unreadable,
+            incomplete: requests.incomplete,
+            begin: begin.unwrap_or(0),
+            end,
+            denied: only,
+            routes,
+            candidates,
+        })
+    }
+}
+
+impl Replayed {
+    /// Returns the limits of all candidates.
+    pub(super) fn limits(&self) -> impl Iterator<Item = &LimitTally> {
+        self.candidates.iter().flat_map(|candidate| candidate.limits.iter().flatten())
+    }
+}
+
+/// Shows progress on a terminal.
+fn progress(bytes: u64) -> ProgressBar {
+    if bytes == 0 {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::stderr());
+    let template = "{wide_bar} {bytes}/{total_bytes}, {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}

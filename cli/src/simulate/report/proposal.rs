@@ -1,0 +1,163 @@
+//! A policy in Shadow with other numbers, with comments that say what its replay has found.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use sluice_limiter::Rate;
+
+use super::client::{ClientReport, time};
+use crate::output::{count, grouped};
+use crate::simulate::proposal::{Confirmed, MAX_REPLAYS, beyond};
+use crate::simulate::replay::Replayed;
+use crate::simulate::tally::{LimitTally, MAX_CLIENTS};
+
+/// Number of characters of a client's name in a comment.
+const SHOWN: usize = 200;
+
+/// The policy, and what its replay has found.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::simulate) struct Proposal {
+    /// Part of the clients of each limit that are to be denied nothing.
+    percent: f64,
+    /// Whether the replay denies nothing to as many.
+    is_confirmed: bool,
+    limits: Vec<ProposedLimit>,
+    /// The file in YAML, with comments.
+    pub(in crate::simulate) policy: String,
+}
+
+/// A limit with other numbers.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ProposedLimit {
+    policy: String,
+    limit: String,
+    rates: Vec<ProposedRate>,
+    /// Number of clients, and of those who are denied something.
+    clients: usize,
+    beyond: usize,
+    /// Those who are denied most.
+    most_denied: Vec<ClientReport>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ProposedRate {
+    per: String,
+    before: u64,
+    requests: u64,
+}
+
+impl Proposal {
+    /// Describes a policy that spares a part of the clients of some logs, in percent, beside a replay of the policy as it is, and names so
+    /// many clients of each limit.
+    pub(in crate::simulate) fn new(
+        logs: &[String],
+        first: &Replayed,
+        confirmed: Confirmed,
+        percent: f64,
+        most: usize,
+    ) -> Self {
+        let Confirmed { text, replayed, is_enough } = confirmed;
+        let has_number = |limit: &LimitTally| beyond(limit).0 > 0;
+        let pairs = first.limits().zip(replayed.limits()).filter(|(before, _)| has_number(before));
+        let limits: Vec<_> = pairs.map(|(before, limit)| ProposedLimit::new(before, limit, most)).collect();
+        let unchanged: Vec<_> = first.limits().filter(|limit| !has_number(limit)).collect();
+        let comment = comment(logs, &replayed, percent, is_enough, &limits, &unchanged);
+        Self {
+            percent,
+            is_confirmed: is_enough,
+            limits,
+            policy: comment + text.trim_start_matches('\u{feff}'),
+        }
+    }
+}
+
+impl ProposedLimit {
+    fn new(before: &LimitTally, limit: &LimitTally, most: usize) -> Self {
+        let (clients, beyond) = beyond(limit);
+        let rate = |(before, rate): (&Rate, &Rate)| ProposedRate {
+            per: rate.period.to_string(),
+            before: before.requests.get(),
+            requests: rate.requests.get(),
+        };
+        Self {
+            policy: limit.policy.clone(),
+            limit: limit.limit.clone(),
+            rates: before.rates.iter().zip(&limit.rates).map(rate).collect(),
+            clients,
+            beyond,
+            most_denied: ClientReport::most_denied(limit, most),
+        }
+    }
+}
+
+/// Writes what the numbers are from, and what the replay has found.
+fn comment(
+    logs: &[String],
+    replayed: &Replayed,
+    percent: f64,
+    is_enough: bool,
+    limits: &[ProposedLimit],
+    unchanged: &[&LimitTally],
+) -> String {
+    let mut text = String::new();
+    let mut line = |words: &str| {
+        // Clients choose parts of names, and a line break would end the comment.
+        let is_break = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}');
+        let words: String = words.chars().map(|c| if is_break(c) { '\u{fffd}' } else { c }).collect();
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "# {words}");
+    };
+    line(&format!(
+        "sluice simulate --suggest {percent}: numbers that deny nothing to {percent} % of the clients of each limit."
+    ));
+    let (requests, begin, end) =
+        (count(replayed.requests, "request"), time(replayed.begin), time(replayed.end));
+    line(&format!("Log: {}, {requests} from {begin} to {end}.", logs.join(", ")));
+    if replayed.unreadable.lines > 0 {
+        line(&format!("{} could not be read.", count(replayed.unreadable.lines, "line")));
+    }
+    for incomplete in &replayed.incomplete {
+        line(&format!("{incomplete}."));
+    }
+    line("A replay of the log against this policy:");
+    for limit in limits {
+        let rates = limit.rates.iter().map(|ProposedRate { per, before, requests }| {
+            let before = if before == requests {
+                "as before".to_owned()
+            } else {
+                format!("instead of {}", grouped(*before))
+            };
+            format!("{} per {per} {before}", grouped(*requests))
+        });
+        let rates = rates.collect::<Vec<_>>().join(", ");
+        line(&format!("- {} {}: {rates}.", limit.policy, limit.limit));
+        let (beyond, clients) = (grouped(limit.beyond as u64), count(limit.clients as u64, "client"));
+        let colon = if limit.most_denied.is_empty() { "." } else { ":" };
+        line(&format!("  {beyond} of {clients} would be denied something{colon}"));
+        for client in &limit.most_denied {
+            let [requests, denied] = client.numbers();
+            let name: String = client.client.chars().take(SHOWN).collect();
+            line(&format!("    {name}: {denied} of {requests} requests"));
+        }
+    }
+    for limit in unchanged {
+        let why = limit.why_unknown();
+        line(&format!("- {} {}: not changed, because {why}.", limit.policy, limit.limit));
+    }
+    if !is_enough {
+        line(&format!(
+            "These are more than asked for, after {MAX_REPLAYS} replays with growing numbers: choose larger ones."
+        ));
+    }
+    if replayed.limits().any(|limit| limit.others > 0) {
+        line(&format!(
+            "The numbers are those of the first {} clients of a limit.",
+            grouped(MAX_CLIENTS as u64)
+        ));
+    }
+    line("In Shadow the policy rejects nothing. `mode: Enforce` enforces it.");
+    text
+}
