@@ -91,8 +91,8 @@ impl Limiter {
                 let reservations = SmallVec::from_elem(charged, counters.len());
                 Ok(CheckOutcome { response, reservations, source: Source::Store, failure: None })
             }
-            Kind::Redis(limiter) => limiter.check(counters, budget).await,
-            Kind::Unconfigured(limiter) => limiter.check(counters, budget).await,
+            Kind::Redis(limiter) => limiter.check_within(counters, budget).await,
+            Kind::Unconfigured(limiter) => limiter.check_within(counters, budget).await,
         }
     }
 
