@@ -53,7 +53,7 @@ pub struct Leader {
     pub hub: Arc<Hub>,
     /// Decides whether a new pod gets a sidecar.
     pub injection: Injection,
-    /// Handle that stops the servers.
+    /// Handle that ends the sessions.
     pub handle: Handle<SocketAddr>,
     /// The lease.
     pub leadership: Arc<Leadership>,
