@@ -95,6 +95,10 @@ async fn begin_session(
         let text = "too many reviews of this token, or of tokens of this address, try again in a minute\n";
         return (StatusCode::TOO_MANY_REQUESTS, text).into_response();
     };
+    // It may have to wait in a crowd, where strangers must not stay for long.
+    if review.is_known() {
+        place.is_sidecar();
+    }
     let ready = async {
         control.hub.opened().await;
         review.place().await
@@ -129,7 +133,8 @@ async fn begin_session(
                 Denied::Pod(_) | Denied::NoSidecar(_) => StatusCode::FORBIDDEN,
                 Denied::Api(_) | Denied::Slow => StatusCode::SERVICE_UNAVAILABLE,
             };
-            return (status, format!("{denied}\n")).into_response();
+            // The connection is not a sidecar's, even if the token is genuine.
+            return (status, [(header::CONNECTION, "close")], format!("{denied}\n")).into_response();
         }
     };
     place.is_sidecar();
