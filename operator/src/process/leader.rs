@@ -242,6 +242,7 @@ async fn watch_cluster(context: &Context) {
             select_pods::watch(context, &key, None);
             contents::watch(context, &key, None);
             context.absent.forget(&key);
+            context.writes.forget(&key);
             context.metrics.set_conditions(&key, &[]);
         }
         // The controller opens the hub when all listed policies have been published.
