@@ -2,6 +2,7 @@
 //!
 //! - [`check`]: validates policy files.
 //! - [`run`]: enforces a policy file in front of one application.
+//! - [`serve`]: answers the questions of gateways.
 //! - [`simulate`]: replays access logs against policies.
 //! - [`status`]: shows policies, stores and pods of a cluster.
 //! - [`clients`]: asks sidecars about clients.
@@ -14,6 +15,7 @@ mod cluster;
 mod input;
 mod output;
 mod run;
+mod serve;
 mod simulate;
 mod status;
 
@@ -42,6 +44,8 @@ struct Args {
 enum Command {
     /// Enforce the policies of a file in front of one application
     Run(Box<run::Args>),
+    /// Answer Envoy's questions about rate limits, by the rules of envoyproxy/ratelimit
+    Serve(Box<serve::Args>),
     /// Validate policy files, with the same checks as the admission webhook
     Check {
         #[command(flatten)]
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
     let command = match Args::parse().command {
         Command::Check { installation, files } => return check::check(&files, &(&installation).into()),
         Command::Run(args) => run::run(*args),
+        Command::Serve(args) => serve::serve(*args),
         Command::Simulate(args) => asking(simulate::simulate(*args)),
         Command::Status(args) => asking(status::status(&args)),
         Command::Top(args) => asking(clients::top::top(&args)),

@@ -122,6 +122,10 @@ impl Engine {
         Ok(Answer { snapshot, admission, held, marks, decided_at, may_queue })
     }
 
+    pub(crate) fn denials(&self) -> &DenialLog {
+        &self.denials
+    }
+
     /// Reports whether all requests are rejected, because no policies have been received yet.
     #[must_use]
     pub fn denies_all(&self) -> bool {

@@ -8,7 +8,7 @@
 //! - `stores`: the stores in use.
 //!
 //! And a request through these:
-//! - `engine`: the way of one question. [`simulation`] decides requests of the past.
+//! - `engine`: the way of one question. [`descriptors`]: that of a gateway's question about descriptors. [`simulation`] decides requests of the past.
 //! - `limit`: matches the request to limits, checks their counters and decides.
 //! - `answer`: the decision, what the request holds, and what its outcome settles; `denial`: what a denial says.
 //! - `metrics`: counters and gauges of decisions. `pages`: questions about clients.
@@ -19,6 +19,7 @@
 mod allocations;
 mod answer;
 mod denial;
+pub mod descriptors;
 mod engine;
 mod limit;
 mod metrics;

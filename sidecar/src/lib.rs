@@ -10,11 +10,9 @@
 //! - [`http2`]: what both sides have in common where they speak HTTP/2.
 //! - [`trace`]: spans of requests. [`metrics`]: counters and gauges of everything above.
 //!
-//! [`capacity`] bounds its workers, connections, memory and keys by the limits of the [`cgroup`]. [`memory`] measures what is used of
-//! them. [`socket`] sets the options of connections, and [`clock`] tells the time.
+//! [`memory`] measures what is used of the bounds that [`sluice_host::capacity`] sets. [`socket`] sets the options of connections, and
+//! [`clock`] tells the time.
 
-mod capacity;
-mod cgroup;
 mod clock;
 mod http2;
 mod inbound;
@@ -27,9 +25,9 @@ mod socket;
 mod trace;
 mod upstream;
 
-pub use inbound::guard::abort_on_other_panics;
 pub use process::options::{Options, Route};
 pub use process::sidecar::{BoundSidecar, Sidecar, StartError};
 pub use sluice_engine::{Publisher, StartupPolicy};
+pub use sluice_host::guard::abort_on_other_panics;
 pub use upstream::address::{InvalidUpstream, Upstream};
 pub use upstream::application::Applications;

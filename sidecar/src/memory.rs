@@ -17,7 +17,7 @@ use tikv_jemalloc_ctl::{Access as _, AsName as _, arenas};
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
-use crate::capacity;
+use sluice_host::capacity;
 
 /// Bytes that are read between two measurements. A header list takes up to a hundred times as much memory as it has
 /// bytes, so this much can become 25 MiB at worst.

@@ -18,7 +18,6 @@ use tokio::sync::mpsc;
 
 use crate::http2::interim::{self, Passing};
 use crate::inbound::client_body::ClientBody;
-use crate::inbound::drain::DrainWatch;
 use crate::inbound::protocol::Protocol;
 use crate::inbound::validate::{InvalidRequest, validate};
 use crate::metrics::ended::EndReason;
@@ -32,6 +31,7 @@ use crate::upstream::in_flight::InFlightGuard;
 use crate::upstream::pool::Pool;
 use crate::upstream::request_body::{BrokenMark, RequestBody, StallGuard};
 use crate::upstream::response_body::ResponseBody;
+use sluice_host::drain::DrainWatch;
 
 pub(crate) mod connection;
 

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sluice_crds::checks::installation::InstallationArgs;
+use sluice_host::duration::duration;
+use sluice_host::logging::LogFormat;
 use sluice_sidecar::Upstream;
-use sluice_sidecar::process::args::{TraceArgs, duration};
-use sluice_sidecar::process::logging::LogFormat;
+use sluice_sidecar::process::args::TraceArgs;
 
 use crate::run::store::StoreArgs;
 

@@ -12,3 +12,4 @@ mod store;
 
 pub(crate) use self::args::Args;
 pub(crate) use self::serve::run;
+pub(crate) use self::store::StoreArgs;

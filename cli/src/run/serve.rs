@@ -6,8 +6,9 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 use sluice_config::store_access::StoreChoices;
 use sluice_config::{Nack, PreparedPolicy};
-use sluice_sidecar::process::logging;
-use sluice_sidecar::process::run::{Signals, shut_down};
+use sluice_host::logging;
+use sluice_host::signals::Signals;
+use sluice_sidecar::process::run::shut_down;
 use sluice_sidecar::{Options, Publisher, Route, Sidecar};
 use tokio::runtime;
 

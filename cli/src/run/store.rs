@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 use sha2::{Digest as _, Sha256};
 use sluice_config::KeySecret;
 use sluice_config::store_access::{StoreAccess, StoreChoice};
-use sluice_sidecar::process::args::duration;
+use sluice_host::duration::duration;
 use sluice_store::RedisOptions;
 use sluice_store::redis::{ClientCertificate, MAX_PARTITIONS, OptionsError, Secret, StoreCredentials};
 

@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::path_templates::PathTemplates;
+use crate::descriptor::{DESCRIPTOR_PAIR, named_pair};
 use crate::expression::{Expression, PreparedExpression, Value, has_lower_case};
 use crate::jwt::JwtVerifier;
 use crate::matches::header_name;
@@ -61,6 +62,8 @@ pub enum KeyPart {
         /// Prefix length of the network of an IPv6 address.
         ipv6_prefix: u8,
     },
+    /// Value of the pair with this key in a gateway's descriptor.
+    Descriptor(String),
 }
 
 impl KeyPart {
@@ -76,7 +79,8 @@ impl KeyPart {
             | Self::Host
             | Self::GrpcMethod
             | Self::PathTemplate { .. }
-            | Self::Expression(_) => true,
+            | Self::Expression(_)
+            | Self::Descriptor(_) => true,
             Self::ClientIp { .. } | Self::JwtClaim { .. } => false,
         }
     }
@@ -85,7 +89,7 @@ impl KeyPart {
     #[must_use]
     pub fn has_any_value(&self) -> bool {
         match self {
-            Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::Host => true,
+            Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::Host | Self::Descriptor(_) => true,
             Self::Method
             | Self::Path
             | Self::GrpcMethod
@@ -141,6 +145,7 @@ pub(super) enum KeySource {
     Expression { expression: PreparedExpression, errors: Arc<AtomicU64> },
     JwtClaim { verifier: Arc<JwtVerifier>, claim: String },
     ClientIp { ipv4_prefix: u8, ipv6_prefix: u8 },
+    Descriptor(String),
 }
 
 impl KeySource {
@@ -180,6 +185,7 @@ impl KeySource {
                 }
                 Self::ClientIp { ipv4_prefix, ipv6_prefix }
             }
+            KeyPart::Descriptor(key) => Self::Descriptor(key.clone()),
         })
     }
 
@@ -196,7 +202,8 @@ impl KeySource {
             | Self::Host
             | Self::GrpcMethod
             | Self::PathTemplate(_)
-            | Self::JwtClaim { .. } => false,
+            | Self::JwtClaim { .. }
+            | Self::Descriptor(_) => false,
         }
     }
 
@@ -214,6 +221,7 @@ impl KeySource {
             Self::Expression { .. } => ("cel", ""),
             Self::JwtClaim { claim, .. } => ("claim ", claim.as_str()),
             Self::ClientIp { .. } => ("clientIP", ""),
+            Self::Descriptor(key) => ("descriptor ", key.as_str()),
         };
         text.push_str(kind);
         text.push_str(name);
@@ -269,6 +277,8 @@ impl KeySource {
                 Some(IpAddr::V6(ip)) => Part::Value(read(IPV6, &ip.octets())),
                 None => Part::Missing,
             },
+            // The rules of the domain have found the client already.
+            Self::Descriptor(_) => Part::Missing,
         }
     }
 
@@ -316,12 +326,14 @@ impl ClientNaming {
     /// Returns kind and value of the part, as they are hashed, from the text that an operator writes. Fails with the reason if
     /// no client has such a value.
     pub(super) fn parse<'a>(&self, text: &'a [u8]) -> Result<(u8, Cow<'a, [u8]>), &'static str> {
-        if text.is_empty() {
+        // A pair of a descriptor may have an empty value.
+        if text.is_empty() && !matches!(self.part, KeyPart::Descriptor(_)) {
             return Err("the value is empty");
         }
         let utf8 = || std::str::from_utf8(text).map_err(|_| "the value is not valid UTF-8");
         let folded = |text: &str| Cow::Owned(folded(text).to_vec());
         Ok(match &self.part {
+            KeyPart::Descriptor(key) => (DESCRIPTOR_PAIR, Cow::Owned(named_pair(key, text))),
             KeyPart::Expression(_) => (EXPRESSION, Cow::Borrowed(text)),
             KeyPart::JwtClaim { .. } => (JWT_CLAIM, Cow::Borrowed(text)),
             KeyPart::Header(_) => (HEADER, Cow::Borrowed(trimmed(text))),

@@ -27,5 +27,5 @@ mod untrusted_proxy;
 pub use blobs::Blobs;
 pub use explanation::Explained;
 pub use limit::{Identified, PreparedAdaptive, PreparedKind, PreparedLimit, Refusal};
-pub use policy::PreparedPolicy;
+pub use policy::{Domain, PreparedPolicy};
 pub use rate_set::RateSet;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::client_address::{self, ClientAddress};
+use crate::descriptor::DescriptorRules;
 use crate::jwt::JwtVerifier;
 use crate::key::{Identity, KeyPart};
 use crate::key_secret::KeySecret;
@@ -47,11 +48,30 @@ pub struct PreparedPolicy {
     pub limits: Vec<PreparedLimit>,
     /// Verifiers of the tokens that identify clients.
     pub verifiers: Vec<Arc<JwtVerifier>>,
+    /// The domain whose descriptors the limits are for. They then apply to no request of HTTP.
+    pub domain: Option<Domain>,
     client_address: Option<ClientAddress>,
     untrusted_proxy: UntrustedProxyDetector,
 }
 
+/// A domain, whose rules refer to the limits of a policy.
+#[derive(Debug)]
+pub struct Domain {
+    /// The name, as gateways say it.
+    pub name: String,
+    /// The rules.
+    pub rules: DescriptorRules,
+    /// The number of the limit that counts descriptors which bring their own rate and have no rule.
+    pub override_limit: u16,
+}
+
 impl PreparedPolicy {
+    /// Prepares the policy of a domain. A nack names the limit that cannot be enforced.
+    pub fn of_domain(policy: CompiledPolicy, domain: Domain) -> Result<Self, Nack> {
+        let hash = PolicyHash::of(&policy.to_json());
+        Ok(Self { domain: Some(domain), ..Self::new(policy, hash, &Blobs::default())? })
+    }
+
     /// Prepares a policy that refers to no content from its JSON. A nack names the field, or the limit, that cannot be
     /// enforced.
     pub fn from_json(json: &str) -> Result<Self, Nack> {
@@ -103,6 +123,7 @@ impl PreparedPolicy {
                 Mode::Shadow => AmbiguousPaths::Match,
             },
             status_headers: policy.status_headers.unwrap_or_else(|| StatusHeaders::ALL.to_vec()),
+            domain: None,
             client_address: policy.client_address,
             untrusted_proxy: UntrustedProxyDetector::default(),
         })

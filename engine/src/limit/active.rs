@@ -152,7 +152,9 @@ impl ActiveLimit {
         // them.
         let corrected = match &limit.kind {
             PreparedKind::Rates { sets, boosted_below } => {
-                limit.charge.settlement().is_some()
+                // Gateways may give back what they have charged to a domain.
+                policy.domain.is_some()
+                    || limit.charge.settlement().is_some()
                     || boosted_below.is_some()
                     || sets.iter().flat_map(RateSet::deciding).any(Rate::delays)
             }

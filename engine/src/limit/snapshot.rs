@@ -2,7 +2,7 @@
 //! is built for each change and swapped in between two requests; a request keeps the one it started with.
 //! Counters live in the store, so a swap loses none.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use http::HeaderName;
 use sluice_config::message::{MAX_SHADOW_DENIED, ShadowDenied};
 use sluice_config::path::Readings;
 use sluice_config::policy::AmbiguousPaths;
+use sluice_config::prepared::Domain;
 use sluice_config::prepared::index::LimitIndex as Index;
 use sluice_config::{KeySecret, PreparedPolicy, RequestAttributes};
 use smallvec::SmallVec;
@@ -30,6 +31,8 @@ pub(crate) struct Snapshot {
     pub(crate) policies: Arc<[ActivePolicy]>,
     /// Finds the limits of all policies that may apply to a request.
     index: Arc<Index>,
+    /// The policies of domains, by the names of these.
+    domains: Arc<HashMap<Box<[u8]>, u16>>,
     /// Policy and limit of each number in the index.
     places: Arc<[(u16, u16)]>,
     /// The headers with which limits mark requests. Those of clients are removed.
@@ -54,15 +57,30 @@ impl Snapshot {
     pub(crate) fn new(stores: Vec<(LimiterHandle, KeySecret)>, policies: Arc<[ActivePolicy]>) -> Self {
         let rejects = |policy: &ActivePolicy| policy.prepared.ambiguous_paths == AmbiguousPaths::Reject;
         let rejects_ambiguous_paths = policies.iter().any(rejects);
-        let limits = policies.iter().flat_map(|policy| &policy.prepared.limits);
+        // Policies of domains are for descriptors, not for requests.
+        let for_requests = || (0..).zip(&*policies).filter(|(_, policy)| policy.prepared.domain.is_none());
+        let limits = for_requests().flat_map(|(_, policy)| &policy.prepared.limits);
         let index = Index::new(limits.map(|limit| limit.conditions.as_slice())).into();
         let places =
-            (0..).zip(&*policies).flat_map(|(p, policy)| (0..).zip(&policy.limits).map(move |(l, _)| (p, l)));
+            for_requests().flat_map(|(p, policy)| (0..).zip(&policy.limits).map(move |(l, _)| (p, l)));
         let places = places.collect();
+        let domains = (0..)
+            .zip(&*policies)
+            .filter_map(|(p, policy)| Some((policy.prepared.domain.as_ref()?.name.as_bytes().into(), p)));
+        let domains = Arc::new(domains.collect());
         let limits = policies.iter().flat_map(|policy| &policy.prepared.limits);
         let mark_headers: HashSet<_> = limits.filter_map(|limit| limit.mark.clone()).collect();
         let mark_headers = mark_headers.into_iter().collect();
-        Self { stores, policies, index, places, mark_headers, denies_all: false, rejects_ambiguous_paths }
+        Self {
+            stores,
+            policies,
+            domains,
+            index,
+            places,
+            mark_headers,
+            denies_all: false,
+            rejects_ambiguous_paths,
+        }
     }
 
     /// Reports whether connections of a peer may begin with a header of the PROXY protocol.
@@ -73,8 +91,8 @@ impl Snapshot {
     /// Creates a snapshot with the same policies and other stores.
     pub(crate) fn with_stores(&self, stores: Vec<(LimiterHandle, KeySecret)>) -> Self {
         let (policies, index, places) = (self.policies.clone(), self.index.clone(), self.places.clone());
-        let mark_headers = self.mark_headers.clone();
-        Self { stores, policies, index, places, mark_headers, ..*self }
+        let (mark_headers, domains) = (self.mark_headers.clone(), self.domains.clone());
+        Self { stores, policies, domains, index, places, mark_headers, ..*self }
     }
 
     /// Returns policy and limit of those that may apply to a request, in their order.
@@ -85,6 +103,13 @@ impl Snapshot {
     ) -> SmallVec<[(u16, u16); 16]> {
         let numbers = self.index.candidates(request, path);
         numbers.into_iter().filter_map(|number| self.places.get(number as usize).copied()).collect()
+    }
+
+    /// Returns the policy of a domain with its rules, by its position.
+    pub(crate) fn domain(&self, name: &[u8]) -> Option<(u16, &ActivePolicy, &Domain)> {
+        let position = *self.domains.get(name)?;
+        let policy = &self.policies[usize::from(position)];
+        Some((position, policy, policy.prepared.domain.as_ref()?))
     }
 
     /// Returns the limiter of a limit's store.

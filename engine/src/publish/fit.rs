@@ -1,5 +1,6 @@
 //! Decides which policies can be active together.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use sluice_config::message::PolicyUid;
@@ -32,6 +33,10 @@ struct Size {
 
 impl Size {
     fn of(policy: &PreparedPolicy) -> Self {
+        if policy.domain.is_some() {
+            // A question is compared with one rule of one domain.
+            return Self::default();
+        }
         let limits = &policy.limits;
         // A limit that marks is checked like one in Shadow.
         let for_all = |mode| {
@@ -97,14 +102,13 @@ impl Size {
 pub(crate) fn fit(policies: &[IdentifiedPolicy]) -> (Vec<&IdentifiedPolicy>, Vec<(PolicyUid, Nack)>) {
     let (mut accepted, mut nacked) = (Vec::<&IdentifiedPolicy>::new(), Vec::new());
     let mut size = Size::default();
+    let mut names = HashSet::new();
     for candidate in policies {
         let (uid, policy) = candidate;
-        let same_name =
-            |other: &PreparedPolicy| other.namespace == policy.namespace && other.name == policy.name;
         let with_candidate = size.plus(Size::of(policy));
         if let Some(reason) = with_candidate.exceeded() {
             nacked.push((uid.clone(), Nack(reason)));
-        } else if accepted.iter().any(|(_, other)| same_name(other)) {
+        } else if !names.insert((&policy.namespace, &policy.name)) {
             nacked.push((uid.clone(), Nack("an older policy of this name is still active, until the sidecar learns that it was deleted".into())));
         } else {
             size = with_candidate;

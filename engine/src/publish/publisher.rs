@@ -49,7 +49,6 @@ impl Publisher {
     ) -> Self {
         metrics.unlimited.set(i64::from(startup_policy == StartupPolicy::Forward));
         metrics.rejecting.set(i64::from(startup_policy == StartupPolicy::Deny));
-        metrics.rejecting.set(i64::from(startup_policy == StartupPolicy::Deny));
         Self(Arc::new(Shared {
             current: CurrentSnapshot::new(Snapshot::before_policies(startup_policy)),
             stores: Mutex::new(stores),
@@ -82,7 +81,6 @@ impl Publisher {
         metrics.set_active(accepted.iter().map(|(uid, policy)| (uid.as_str(), policy.as_ref())));
         self.report_replicas();
         metrics.unlimited.set(0);
-        metrics.rejecting.set(0);
         metrics.rejecting.set(0);
         self.0.published.store(true, Ordering::Release);
         nacked

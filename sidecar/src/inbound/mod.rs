@@ -1,7 +1,6 @@
 //! The client's side of a request: what is read from its connection, and which requests are safe to forward.
 //!
 //! - [`client_body`]: the body of a request.
-//! - [`guard`]: keeps a panic from ending more than a request.
 //! - [`protocol`]: detects which of the two the client speaks; [`proxy_protocol`]: the address that a trusted proxy reports
 //!   before.
 //! - [`client_stream`]: the client's bytes, watched by [`framing`] for ambiguous requests and by [`control_frames`]
@@ -9,14 +8,11 @@
 //! - [`head_timeout`]: limits the time that a client takes to send a head.
 //! - [`table`]: all connections, their timeouts, and which of them make room for others.
 //! - [`validate`]: refuses requests that a proxy must not forward.
-//! - [`drain`]: the phases of a sidecar's shutdown.
 
 pub(crate) mod client_body;
 pub(crate) mod client_stream;
 pub(crate) mod control_frames;
-pub(crate) mod drain;
 pub(crate) mod framing;
-pub(crate) mod guard;
 pub(crate) mod head_timeout;
 pub(crate) mod protocol;
 mod proxy_protocol;

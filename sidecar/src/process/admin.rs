@@ -19,7 +19,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::inbound::client_stream::ClientStream;
-use crate::inbound::drain::{self, DrainWatch};
 use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::protocol::Protocol;
 use crate::inbound::table::exchange::{Exchange, WatchedBody};
@@ -29,6 +28,7 @@ use crate::metrics::ended::EndedStreams;
 use crate::metrics::registry::Metrics;
 use crate::process::serve::http1;
 use crate::socket;
+use sluice_host::drain::{self, DrainWatch};
 
 /// Maximum number of connections: more than kubelet and several Prometheus servers use.
 const MAX_CONNECTIONS: usize = 64;

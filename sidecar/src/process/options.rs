@@ -6,10 +6,10 @@ use std::time::Duration;
 use sluice_config::trace_options::{CollectorUrl, SampleRatio};
 use sluice_store::Clock;
 
-use crate::capacity;
 use crate::inbound::head_timeout::{HTTP2_IDLE_TIMEOUT, IDLE_TIMEOUT};
 use crate::upstream::address::Upstream;
 use sluice_engine::StartupPolicy;
+use sluice_host::capacity;
 
 /// Default time in which a client must send or read a part of a body. nginx has the same.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use tokio::runtime;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::capacity;
 use crate::process::args::{Args, Command};
 use crate::process::drain_request;
-use crate::process::logging::{self, InvalidLogFilter};
 use crate::process::options::Options;
 use crate::process::sidecar::{Sidecar, StartError};
 use sluice_engine::session::{InvalidOperatorUrl, Operator, Subscriber};
+use sluice_host::capacity;
+use sluice_host::logging::{self, InvalidLogFilter};
+use sluice_host::signals::Signals;
 
 /// The reason why a process failed.
 #[derive(Debug, thiserror::Error)]
@@ -131,27 +131,5 @@ pub async fn shut_down(sidecar: Sidecar, signals: &mut Signals, delay: Duration,
     tokio::select! {
         () = sidecar.shutdown(delay, grace) => tracing::info!("drained"),
         () = signals.next() => tracing::warn!("a second signal ended the drain"),
-    }
-}
-
-/// The signals that end a process: SIGTERM and SIGINT.
-#[derive(Debug)]
-pub struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    /// Installs the handlers, so that the signals no longer end the process themselves.
-    pub fn new() -> std::io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    /// Waits for the next signal.
-    pub async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
     }
 }

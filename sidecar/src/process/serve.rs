@@ -18,7 +18,6 @@ use tokio::net::TcpStream;
 
 use crate::inbound::client_body::ClientBody;
 use crate::inbound::client_stream::ClientStream;
-use crate::inbound::drain::DrainWatch;
 use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::protocol::{self, Detected, Protocol};
 use crate::inbound::table::activity::Stage;
@@ -27,6 +26,7 @@ use crate::process::serve::handler::Handler;
 use crate::proxy::Proxy;
 use crate::proxy::connection::{Connection, ConnectionPermit};
 use crate::socket;
+use sluice_host::drain::DrainWatch;
 
 /// A client connection failed.
 #[derive(Debug, thiserror::Error)]

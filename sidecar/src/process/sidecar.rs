@@ -13,13 +13,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::capacity;
-use crate::inbound::drain::{self, DrainSignal, DrainWatch};
 use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::table::{ConnectionTable, Timeouts};
 use crate::metrics::registry::Metrics;
 use crate::process::admin::{Admin, Pages};
-use crate::process::listener::bind;
 use crate::process::options::{Options, TraceOptions};
 use crate::process::pressure::relieve;
 use crate::process::worker::{Role, Work, Worker};
@@ -29,6 +26,9 @@ use crate::upstream::abandoned::AbandonedRequests;
 use crate::upstream::application::{Application, Applications};
 use crate::upstream::forward::ForwardError;
 use crate::upstream::in_flight::InFlight;
+use sluice_host::capacity;
+use sluice_host::drain::{self, DrainSignal, DrainWatch};
+use sluice_host::listen::bind;
 
 /// The reason why a sidecar did not start.
 #[derive(Debug, thiserror::Error)]

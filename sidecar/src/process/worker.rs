@@ -12,7 +12,6 @@ use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::inbound::drain::DrainWatch;
 use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::table::ConnectionTable;
 use crate::metrics::registry::Metrics;
@@ -22,6 +21,7 @@ use crate::trace::Tracer;
 use crate::upstream::application::Application;
 use crate::upstream::in_flight::InFlight;
 use crate::upstream::pool::Pool;
+use sluice_host::drain::DrainWatch;
 
 /// Interval at which expired connections to the application are closed.
 const POOL_INTERVAL: Duration = Duration::from_secs(2);

@@ -11,9 +11,9 @@ use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{SpanData, SpanExporter as SpanExport};
 use sluice_config::trace_options::CollectorUrl;
 
-use crate::inbound::guard::guard;
 use crate::metrics::spans::SpanMetrics;
 use crate::trace::transport::{LastCall, TIMEOUT, Transport};
+use sluice_host::guard::guard;
 
 /// Sends spans in OTLP over HTTP. It logs when the collector begins to fail and when it has recovered.
 #[derive(Debug)]

@@ -11,12 +11,12 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 
-use crate::capacity::MAX_BUFFER;
 use crate::upstream::application::Application;
 use crate::upstream::application::stream::ApplicationStream;
 use crate::upstream::dial::{CONNECT_TIMEOUT, dial};
 use crate::upstream::expectation::Expectation;
 use crate::upstream::pinned::Pinned;
+use sluice_host::capacity::MAX_BUFFER;
 
 /// Maximum number of idle connections of a worker.
 const MAX_IDLE: usize = 256;

@@ -1,6 +1,7 @@
 //! [`Limiter`]: one type in front of all stores.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_limiter::Rate;
 use smallvec::{SmallVec, smallvec};
@@ -67,6 +68,20 @@ impl Limiter {
     /// The store did not answer and at least one of the limits denies in that case.
     #[inline]
     pub async fn check(&self, counters: &[PlannedCounter]) -> Result<CheckOutcome, StoreError> {
+        self.check_within(counters, Duration::MAX).await
+    }
+
+    /// Decides a request as [`Limiter::check`] does, for a caller that waits only so long: the call to the store takes at most
+    /// `budget`, and at most the latency budget.
+    ///
+    /// # Errors
+    /// The store did not answer and at least one of the limits denies in that case.
+    #[inline]
+    pub async fn check_within(
+        &self,
+        counters: &[PlannedCounter],
+        budget: Duration,
+    ) -> Result<CheckOutcome, StoreError> {
         match &self.0 {
             Kind::Memory(store) => {
                 let check: CheckRequest = counters.iter().map(PlannedCounter::counter).collect();
@@ -76,8 +91,8 @@ impl Limiter {
                 let reservations = SmallVec::from_elem(charged, counters.len());
                 Ok(CheckOutcome { response, reservations, source: Source::Store, failure: None })
             }
-            Kind::Redis(limiter) => limiter.check(counters).await,
-            Kind::Unconfigured(limiter) => limiter.check(counters).await,
+            Kind::Redis(limiter) => limiter.check(counters, budget).await,
+            Kind::Unconfigured(limiter) => limiter.check(counters, budget).await,
         }
     }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use http::{Request, Response, StatusCode};
 
 use crate::inbound::client_body::ClientBody;
-use crate::inbound::guard::{Panicked, guard};
 use crate::inbound::table::activity::Activity;
 use crate::proxy::Proxy;
 use crate::proxy::connection::Connection;
 use crate::upstream::response_body::ResponseBody;
+use sluice_host::guard::{Panicked, guard};
 
 /// A connection with the proxy that handles its requests.
 pub(super) struct Handler {

@@ -12,12 +12,12 @@ use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper_util::rt::TokioIo;
 
-use crate::capacity::MAX_BUFFER;
 use crate::inbound::client_stream::ClientStream;
-use crate::inbound::drain::DrainWatch;
 use crate::inbound::head_timeout::{HeadTimeout, HeadTimeouts};
 use crate::inbound::table::activity::Activity;
 use crate::metrics::ended::EndReason;
+use sluice_host::capacity::MAX_BUFFER;
+use sluice_host::drain::DrainWatch;
 
 /// Serves a connection until it ends, is upgraded, is idle for too long, or the sidecar stops or evicts it. While
 /// the sidecar drains, a header of the next response ends the connection. Returns the reason if the sidecar ended it.

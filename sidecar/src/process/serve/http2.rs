@@ -17,7 +17,6 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body as _;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 
-use crate::capacity::MAX_BUFFER;
 use crate::http2::header_blocks::{H2_LIST, LongBlocks, list_size};
 use crate::http2::interim::Passing;
 use crate::http2::joined_writes::JoinedWrites;
@@ -26,8 +25,6 @@ use crate::http2::send::send_body;
 use crate::http2::{CONNECTION_WINDOW, MAX_BROKEN_STREAMS, MAX_STREAMS, STREAM_WINDOW, stream_window};
 use crate::inbound::client_body::ClientBody;
 use crate::inbound::client_stream::ClientStream;
-use crate::inbound::drain::DrainWatch;
-use crate::inbound::guard;
 use crate::inbound::table::activity::Activity;
 use crate::inbound::table::exchange::{Exchange, WatchedBody};
 use crate::memory::BUDGET;
@@ -35,6 +32,9 @@ use crate::metrics::ended::EndReason;
 use crate::process::serve::handler::Handler;
 use crate::respond::date;
 use crate::upstream::forward::Unprocessed;
+use sluice_host::capacity::MAX_BUFFER;
+use sluice_host::drain::DrainWatch;
+use sluice_host::guard;
 
 /// Time that a client has to take GOAWAY.
 const FAREWELL: Duration = Duration::from_secs(1);

@@ -2,6 +2,7 @@
 //! quota or `onStoreFailure` if the store does not answer. Every counter is charged, or none.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use sluice_limiter::Decision;
@@ -25,6 +26,7 @@ impl<S: Backend> RemoteCore<S> {
     pub(super) async fn check(
         self: &Arc<Self>,
         counters: &[PlannedCounter],
+        budget: Duration,
     ) -> Result<CheckOutcome, StoreError> {
         let can_be_remembered = counters.iter().all(|counter| counter.limit.denials_can_be_remembered);
         let denial_id = can_be_remembered.then(|| check_id(counters));
@@ -34,7 +36,7 @@ impl<S: Backend> RemoteCore<S> {
             return Ok(denied(denial, counters.len(), Source::DenialCache));
         }
 
-        let deadline = Instant::now() + self.latency_budget;
+        let deadline = Instant::now() + self.latency_budget.min(budget);
         let mut reservations = PendingReservations::new(self, counters);
         match self.reserve(&mut reservations, deadline).await {
             Ok(None) => {}

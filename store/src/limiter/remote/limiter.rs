@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
@@ -72,15 +73,17 @@ impl<S: Backend> RemoteLimiter<S> {
         LocalState { local_quota: self.core.local_quota.clone(), time: self.core.time.for_successor() }
     }
 
-    /// Decides a request: every counter is charged, or none. A counter must not occur twice.
+    /// Decides a request: every counter is charged, or none. A counter must not occur twice. The call to the store takes at most
+    /// `budget`, and at most the latency budget.
     ///
     /// # Errors
     /// The store did not answer and at least one of the limits denies in that case.
     pub(in crate::limiter) async fn check(
         &self,
         counters: &[PlannedCounter],
+        budget: Duration,
     ) -> Result<CheckOutcome, StoreError> {
-        self.core.check(counters).await
+        self.core.check(counters, budget).await
     }
 
     /// Corrects what a check charged to one of its counters by `delta`. Each reservation may be settled once.

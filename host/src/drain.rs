@@ -16,21 +16,21 @@ enum Phase {
 
 /// Moves a sidecar to its next phase. Dropping it stops the sidecar immediately.
 #[derive(Debug)]
-pub(crate) struct DrainSignal(watch::Sender<Phase>);
+pub struct DrainSignal(watch::Sender<Phase>);
 
 /// Observes the phase of a sidecar.
 #[derive(Debug, Clone)]
-pub(crate) struct DrainWatch(watch::Receiver<Phase>);
+pub struct DrainWatch(watch::Receiver<Phase>);
 
 /// Creates a signal and a watch that observes it.
-pub(crate) fn channel() -> (DrainSignal, DrainWatch) {
+pub fn channel() -> (DrainSignal, DrainWatch) {
     let (sender, receiver) = watch::channel(Phase::Serving);
     (DrainSignal(sender), DrainWatch(receiver))
 }
 
 impl DrainSignal {
     /// Starts to drain, unless the sidecar is stopping already.
-    pub(crate) fn drain(&self) {
+    pub fn drain(&self) {
         self.0.send_if_modified(|phase| {
             let serving = *phase == Phase::Serving;
             if serving {
@@ -41,26 +41,26 @@ impl DrainSignal {
     }
 
     /// Stops accepting, and gives requests in flight until `deadline`.
-    pub(crate) fn stop(&self, deadline: Instant) {
+    pub fn stop(&self, deadline: Instant) {
         self.0.send_replace(Phase::Stopping(deadline));
     }
 }
 
 impl DrainWatch {
     /// Reports whether connections must end with their current request.
-    pub(crate) fn is_draining(&self) -> bool {
+    pub fn is_draining(&self) -> bool {
         *self.0.borrow() != Phase::Serving
     }
 
     /// Waits until connections must end with their current request.
-    pub(crate) async fn draining(&mut self) {
+    pub async fn draining(&mut self) {
         // An error means that the signal was dropped, which ends the sidecar as well.
         let _ = self.0.wait_for(|phase| *phase != Phase::Serving).await;
     }
 
     /// Waits until no new connections may be accepted. Returns the deadline for requests in flight, which is
     /// now if the signal was dropped.
-    pub(crate) async fn stopping(&mut self) -> Instant {
+    pub async fn stopping(&mut self) -> Instant {
         match self.0.wait_for(|phase| matches!(phase, Phase::Stopping(_))).await.as_deref() {
             Ok(Phase::Stopping(deadline)) => *deadline,
             _ => Instant::now(),
@@ -68,13 +68,13 @@ impl DrainWatch {
     }
 
     /// Waits until no new connections may be accepted. The future owns the watch.
-    pub(crate) async fn stopped(mut self) {
+    pub async fn stopped(mut self) {
         self.stopping().await;
     }
 
     /// Waits until no new connections may be accepted, and lets the connection read its input once more: a
     /// request that has arrived is served, an idle connection is closed.
-    pub(crate) async fn stopping_after_yield(&mut self) {
+    pub async fn stopping_after_yield(&mut self) {
         self.stopping().await;
         tokio::task::yield_now().await;
     }

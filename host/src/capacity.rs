@@ -8,7 +8,7 @@ use crate::cgroup;
 
 /// Maximum size of an HTTP/1 head, and of each buffer of an HTTP/1 connection, in bytes. Larger buffers are
 /// no faster on a loopback.
-pub(crate) const MAX_BUFFER: usize = 32 * 1024;
+pub const MAX_BUFFER: usize = 32 * 1024;
 
 /// Memory that the process may use before it stops to read: a part of the cgroup's limit. The rest is for the bytes
 /// that arrive before the excess is noticed, and for the kernel's buffers.
@@ -34,23 +34,23 @@ const MIN_LOCAL_KEYS: u64 = 4_096;
 const MAX_LOCAL_KEYS: u64 = 65_536;
 
 /// Returns the number of workers: the CPU quota, rounded up.
-pub(crate) fn workers() -> usize {
+pub fn workers() -> usize {
     let cpus = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     cgroup::cpu_quota().unwrap_or(WORKERS_WITHOUT_QUOTA).clamp(1, cpus.max(1))
 }
 
 /// Returns the number of client connections that the memory has room for.
-pub(crate) fn connections() -> usize {
+pub fn connections() -> usize {
     connections_in(cgroup::memory_limit())
 }
 
 /// Returns the memory that the process may use before it stops to read, in bytes.
-pub(crate) fn memory_budget() -> u64 {
+pub fn memory_budget() -> u64 {
     memory_budget_in(cgroup::memory_limit())
 }
 
 /// Returns the number of keys that the local quota may count.
-pub(crate) fn local_keys() -> usize {
+pub fn local_keys() -> usize {
     local_keys_in(cgroup::memory_limit())
 }
 

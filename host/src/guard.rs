@@ -16,7 +16,7 @@ thread_local! {
 
 /// The future has panicked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Panicked;
+pub struct Panicked;
 
 /// The time in which a guarded future is polled.
 struct Guarded {
@@ -37,7 +37,7 @@ impl Drop for Guarded {
 
 pin_project! {
     /// A future whose panic is its result.
-    pub(crate) struct Guard<F> {
+    pub struct Guard<F> {
         #[pin]
         future: F,
     }
@@ -45,7 +45,7 @@ pin_project! {
 
 /// Runs a future, and returns whether it has panicked. It must be dropped then, which frees what it holds. An async
 /// function would take the memory of the future twice.
-pub(crate) fn guard<F: Future>(future: F) -> Guard<F> {
+pub fn guard<F: Future>(future: F) -> Guard<F> {
     Guard { future }
 }
 
@@ -86,7 +86,7 @@ impl<F: Future> Future for Counted<F> {
 }
 
 /// Spawns a task, and counts its panic.
-pub(crate) fn spawn<F: Future<Output: Send> + Send + 'static>(future: F, panics: Counter) {
+pub fn spawn<F: Future<Output: Send> + Send + 'static>(future: F, panics: Counter) {
     tokio::spawn(Counted { guard: guard(future), panics });
 }
 

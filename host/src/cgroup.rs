@@ -6,12 +6,12 @@ use std::path::Path;
 const ROOT: &str = "/sys/fs/cgroup";
 
 /// Returns the CPU quota in whole CPUs, rounded up, or `None` without a quota.
-pub(crate) fn cpu_quota() -> Option<usize> {
+pub fn cpu_quota() -> Option<usize> {
     cpu_quota_in(Path::new(ROOT))
 }
 
 /// Returns the memory limit in bytes, or `None` without a limit.
-pub(crate) fn memory_limit() -> Option<u64> {
+pub fn memory_limit() -> Option<u64> {
     let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     memory_limit_in(Path::new(ROOT), &membership)
 }

@@ -1,0 +1,143 @@
+//! `sluice serve`: answers Envoy's questions on this machine, by the rules of a directory.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sluice_config::policy::OnStoreFailure;
+use sluice_host::duration::duration;
+use sluice_host::logging::{self, LogFormat};
+use sluice_service::Options;
+use sluice_service::compat::compile::{AlgorithmName, CompileOptions};
+use sluice_service::compat::files::Directory;
+use sluice_service::compat::settings::{Settings, Source};
+use sluice_service::rls::RlsOptions;
+use sluice_service::tls::TlsFiles;
+
+use crate::run::StoreArgs;
+
+/// The arguments of `sluice serve`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Directory with the rules of envoyproxy/ratelimit in YAML; it is read again whenever a file changes
+    #[arg(long, env = "SLUICE_RATELIMIT_CONFIG", value_name = "DIRECTORY")]
+    ratelimit_config: PathBuf,
+    /// Address of the gRPC port, which Envoy asks (envoy.service.ratelimit.v3)
+    #[arg(long, env = "SLUICE_GRPC", value_name = "IP:PORT", default_value = "127.0.0.1:8081")]
+    grpc: SocketAddr,
+    /// Address of /json, which answers the same questions in JSON, and of /healthcheck [default: none]
+    #[arg(long, env = "SLUICE_HTTP", value_name = "IP:PORT")]
+    http: Option<SocketAddr>,
+    /// Address of /livez, /readyz, /startupz and /metrics
+    #[arg(long, env = "SLUICE_ADMIN", value_name = "IP:PORT", default_value = "127.0.0.1:8791")]
+    admin: SocketAddr,
+    /// Address of the debug port, which sluice top, peek and status ask [default: none]
+    #[arg(long, env = "SLUICE_DEBUG", value_name = "IP:PORT")]
+    debug: Option<SocketAddr>,
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Algorithm that counts: fixedWindow, as in ratelimit, slidingWindowCounter, slidingWindowLog or tokenBucket
+    #[arg(long, env = "SLUICE_ALGORITHM", value_name = "NAME", default_value = "fixedWindow", value_parser = algorithm)]
+    algorithm: AlgorithmName,
+    /// Decision while the store does not answer: Share, by the part of the limit that this process has; Allow or Deny
+    #[arg(long, env = "SLUICE_ON_STORE_FAILURE", value_name = "DECISION", default_value = "Share", value_parser = on_store_failure)]
+    on_store_failure: OnStoreFailure,
+    /// Number of processes that share the limits while the store does not answer
+    #[arg(long, env = "SLUICE_REPLICAS", value_name = "NUMBER", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    replicas: u32,
+    /// Deny nothing, and count what would have been denied
+    #[arg(long, env = "SLUICE_SHADOW")]
+    shadow: bool,
+    /// Add the headers RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to responses
+    #[arg(long, env = "SLUICE_HEADERS")]
+    headers: bool,
+    /// File with the certificate of the gRPC port in PEM, which is read again when it changes
+    #[arg(long, env = "SLUICE_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// File with its private key, in PEM
+    #[arg(long, env = "SLUICE_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// File with the certificate authorities of callers, in PEM. With it, a caller needs a certificate
+    #[arg(long, env = "SLUICE_TLS_CLIENT_CA", value_name = "FILE", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
+    /// Number of worker threads, each of which uses up to one CPU core
+    #[arg(long, env = "SLUICE_WORKERS", value_name = "NUMBER", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    workers: u16,
+    /// Time after SIGTERM during which connections are still accepted
+    #[arg(long, env = "SLUICE_DRAIN_DELAY", value_name = "DURATION", default_value = "0s")]
+    #[arg(value_parser = duration)]
+    drain_delay: Duration,
+    /// Format of the log on standard error
+    #[arg(long, env = "SLUICE_LOG_FORMAT", value_name = "FORMAT", value_enum, default_value = "text")]
+    log_format: LogFormat,
+    /// Log level or filter, such as debug or info,sluice_store=debug
+    #[arg(long, env = "SLUICE_LOG", value_name = "FILTER", default_value = "info,h2=error")]
+    log: String,
+}
+
+/// Runs until a signal arrives.
+pub(crate) fn serve(args: Args) -> anyhow::Result<()> {
+    sluice_host::guard::abort_on_other_panics();
+    logging::init(args.log_format, &args.log)?;
+    let Args {
+        ratelimit_config,
+        grpc,
+        http,
+        admin,
+        debug,
+        store,
+        algorithm,
+        on_store_failure,
+        replicas,
+        shadow,
+        headers,
+        tls_cert,
+        tls_key,
+        tls_client_ca,
+        workers,
+        drain_delay,
+        log_format,
+        log,
+    } = args;
+    let mut options = Options::new(grpc);
+    options.http = http;
+    options.admin = Some(admin);
+    options.debug = debug;
+    options.workers = usize::from(workers);
+    options.tls = tls_cert.zip(tls_key).map(|(certificate, key)| TlsFiles {
+        certificate,
+        key,
+        client_ca: tls_client_ca,
+        client_name: None,
+    });
+    let names = ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"].map(str::to_owned);
+    options.rls = RlsOptions { headers: headers.then_some(names), shadow, ..RlsOptions::default() };
+    let settings = Settings {
+        options,
+        store: store.choice()?,
+        source: Source::Files(Directory { path: ratelimit_config, ignores_dot_files: false }),
+        compile: CompileOptions { algorithm, on_store_failure, merges_domains: false },
+        replicas,
+        starts_without_rules: false,
+        log: (log_format, log),
+        ignored: Vec::new(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(sluice_service::run::serve(settings, drain_delay))?)
+}
+
+fn algorithm(name: &str) -> Result<AlgorithmName, String> {
+    let names = AlgorithmName::ALL.map(AlgorithmName::as_str).join(", ");
+    AlgorithmName::from_name(name).ok_or_else(|| format!("write one of {names}"))
+}
+
+fn on_store_failure(name: &str) -> Result<OnStoreFailure, String> {
+    match name {
+        "Share" => Ok(OnStoreFailure::Share),
+        "Allow" => Ok(OnStoreFailure::Allow),
+        "Deny" => Ok(OnStoreFailure::Deny),
+        _ => Err("write one of Share, Allow, Deny".to_owned()),
+    }
+}

@@ -1,0 +1,150 @@
+//! The rules of a domain, as ratelimit's files and resources have them.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use sluice_config::descriptor::RateUnit;
+
+use crate::messages::{ConfigDescriptor, ConfigRateLimit, RateLimitConfig};
+
+/// A domain, from one file or one resource.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DomainConfig {
+    /// The name of the domain.
+    #[serde(default)]
+    pub domain: String,
+    /// The first level of its rules.
+    #[serde(default, deserialize_with = "or_empty")]
+    pub descriptors: Vec<DescriptorConfig>,
+}
+
+/// A level of rules.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DescriptorConfig {
+    /// The key.
+    #[serde(default)]
+    pub key: String,
+    /// The value; empty for any. A `*` stands for any text.
+    #[serde(default, deserialize_with = "or_empty")]
+    pub value: String,
+    /// The rule.
+    #[serde(default)]
+    pub rate_limit: Option<RateLimit>,
+    /// The next level.
+    #[serde(default, deserialize_with = "or_empty")]
+    pub descriptors: Vec<DescriptorConfig>,
+    /// Whether the rule denies nothing.
+    #[serde(default)]
+    pub shadow_mode: bool,
+    /// Whether a denial is only told in the metadata of the answer.
+    #[serde(default)]
+    pub quota_mode: bool,
+    /// Whether metrics have the values of clients. It is not supported, because clients choose how many there are.
+    #[serde(default)]
+    pub detailed_metric: bool,
+    /// The same for this level.
+    #[serde(default)]
+    pub value_to_metric: bool,
+    /// Whether all values that match the `*` share one counter.
+    #[serde(default)]
+    pub share_threshold: bool,
+    /// Has no meaning here.
+    #[serde(default)]
+    metadata: Ignored,
+}
+
+/// A value of any form that is not read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Ignored;
+
+impl<'de> Deserialize<'de> for Ignored {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        IgnoredAny::deserialize(deserializer).map(|_| Self)
+    }
+}
+
+/// A rule.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RateLimit {
+    /// Number of requests.
+    #[serde(default)]
+    pub requests_per_unit: u32,
+    /// The unit, in any case.
+    #[serde(default)]
+    pub unit: String,
+    /// Whether everything is admitted.
+    #[serde(default)]
+    pub unlimited: bool,
+    /// The name by which other rules may replace this one.
+    #[serde(default)]
+    pub name: String,
+    /// The rules that this one replaces.
+    #[serde(default, deserialize_with = "or_empty")]
+    pub replaces: Vec<Replaces>,
+}
+
+/// A rule that is replaced.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Replaces {
+    /// Its name.
+    #[serde(default)]
+    pub name: String,
+}
+
+/// Reads a value, or its default in place of null.
+fn or_empty<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: Default + Deserialize<'de>,
+    D: serde::Deserializer<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+impl DomainConfig {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It is no YAML, or has a field that is not known. The reason names line and column.
+    pub fn from_yaml(yaml: &str) -> Result<Self, String> {
+        serde_saphyr::from_str(yaml)
+            .map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())
+    }
+}
+
+impl From<RateLimitConfig> for DomainConfig {
+    fn from(config: RateLimitConfig) -> Self {
+        Self { domain: config.domain, descriptors: config.descriptors.into_iter().map(Into::into).collect() }
+    }
+}
+
+impl From<ConfigDescriptor> for DescriptorConfig {
+    fn from(config: ConfigDescriptor) -> Self {
+        Self {
+            key: config.key,
+            value: config.value,
+            rate_limit: config.rate_limit.map(Into::into),
+            descriptors: config.descriptors.into_iter().map(Into::into).collect(),
+            shadow_mode: config.shadow_mode,
+            quota_mode: config.quota_mode,
+            detailed_metric: config.detailed_metric,
+            ..Self::default()
+        }
+    }
+}
+
+impl From<ConfigRateLimit> for RateLimit {
+    fn from(config: ConfigRateLimit) -> Self {
+        Self {
+            requests_per_unit: config.requests_per_unit,
+            // A number that is not known has no name, which is refused later.
+            unit: RateUnit::from_number(config.unit)
+                .map_or_else(String::new, |unit| unit.as_str().to_owned()),
+            unlimited: config.unlimited,
+            name: config.name,
+            replaces: config.replaces.into_iter().map(|replace| Replaces { name: replace.name }).collect(),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The rules of a directory, which is read again when its files change. The names of files that Kubernetes keeps for itself begin with
+//! two dots, and are left out: the files of a `ConfigMap` are links into them.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use crate::compat::compile::ConfigError;
+use crate::compat::config::DomainConfig;
+
+/// Interval at which the directory is read.
+pub(crate) const READ_EVERY: Duration = Duration::from_millis(250);
+/// Most files of a directory, and most levels of folders.
+const MAX_FILES: usize = 100_000;
+const MAX_DEPTH: usize = 16;
+/// Largest file, in bytes.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// A directory with rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Directory {
+    /// The directory.
+    pub path: PathBuf,
+    /// Whether files whose names begin with one dot are left out too.
+    pub ignores_dot_files: bool,
+}
+
+/// What tells that a file has changed: its path, the time of its last change, and its length.
+type Stamp = (PathBuf, Option<SystemTime>, u64);
+
+/// A directory that is followed.
+#[derive(Debug)]
+pub(crate) struct FollowedDirectory {
+    directory: Directory,
+    /// What was read last.
+    seen: Option<Vec<Stamp>>,
+}
+
+impl FollowedDirectory {
+    pub(crate) fn new(directory: Directory) -> Self {
+        Self { directory, seen: None }
+    }
+
+    /// Reads the files if they have changed since the last call.
+    pub(crate) fn changed(&mut self) -> Option<Result<Vec<(String, DomainConfig)>, ConfigError>> {
+        let stamps = match self.stamps() {
+            Ok(stamps) => stamps,
+            Err(error) => {
+                // Told once, until the directory can be read again.
+                let is_new = self.seen.replace(Vec::new()).is_none_or(|seen| !seen.is_empty());
+                return is_new.then_some(Err(error));
+            }
+        };
+        if self.seen.as_ref() == Some(&stamps) {
+            return None;
+        }
+        let read = stamps.iter().map(|(path, ..)| self.read(path)).collect();
+        // A file that has changed while it was read is read again.
+        self.seen = (self.stamps().ok().as_ref() == Some(&stamps)).then_some(stamps);
+        Some(read)
+    }
+
+    fn read(&self, path: &Path) -> Result<(String, DomainConfig), ConfigError> {
+        let name = path.strip_prefix(&self.directory.path).unwrap_or(path).display().to_string();
+        let failed = |reason: String| ConfigError { file: name.clone(), reason };
+        let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+        let text =
+            String::from_utf8(bytes).map_err(|error| failed(format!("the file is not UTF-8: {error}")))?;
+        let config = DomainConfig::from_yaml(&text).map_err(failed)?;
+        Ok((name, config))
+    }
+
+    /// Returns the files, in the order of their names.
+    fn stamps(&self) -> Result<Vec<Stamp>, ConfigError> {
+        let mut stamps = Vec::new();
+        self.collect(&self.directory.path, 0, &mut stamps)?;
+        stamps.sort();
+        Ok(stamps)
+    }
+
+    fn collect(&self, folder: &Path, depth: usize, stamps: &mut Vec<Stamp>) -> Result<(), ConfigError> {
+        let failed = |path: &Path, reason: String| ConfigError { file: path.display().to_string(), reason };
+        let entries = std::fs::read_dir(folder).map_err(|error| failed(folder, error.to_string()))?;
+        for entry in entries {
+            let path = entry.map_err(|error| failed(folder, error.to_string()))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.starts_with("..") || self.directory.ignores_dot_files && name.starts_with('.') {
+                continue;
+            }
+            // A link that leads nowhere right now: its target is being replaced.
+            let Ok(metadata) = std::fs::metadata(&path) else { continue };
+            if metadata.is_dir() {
+                if depth < MAX_DEPTH {
+                    self.collect(&path, depth + 1, stamps)?;
+                }
+            } else if metadata.len() > MAX_BYTES {
+                return Err(failed(&path, format!("larger than {} MiB", MAX_BYTES >> 20)));
+            } else if stamps.len() == MAX_FILES {
+                return Err(failed(folder, format!("more than {MAX_FILES} files")));
+            } else {
+                stamps.push((path, metadata.modified().ok(), metadata.len()));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,356 @@
+//! What ratelimit's environment variables say, with a few of Sluice's own beside them.
+
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+use sluice_config::KeySecret;
+use sluice_config::policy::OnStoreFailure;
+use sluice_config::store_access::{StoreAccess, StoreChoice};
+use sluice_host::capacity;
+use sluice_host::duration::duration;
+use sluice_host::logging::LogFormat;
+use sluice_store::RedisOptions;
+use sluice_store::redis::{ClientCertificate, Secret, StoreCredentials};
+
+use crate::compat::compile::{AlgorithmName, CompileOptions};
+use crate::compat::files::Directory;
+use crate::compat::variables::{ALSO_IGNORED, Use, VARIABLES, use_of};
+use crate::compat::xds::{XdsServer, XdsTls};
+use crate::grpc::ConnectionAge;
+use crate::rls::RlsOptions;
+use crate::service::Options;
+use crate::tls::TlsFiles;
+
+/// A variable that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name}: {reason}")]
+pub struct SettingsError {
+    name: String,
+    reason: String,
+}
+
+/// Where rules come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// From files.
+    Files(Directory),
+    /// From an xDS server.
+    Xds(Box<XdsServer>),
+}
+
+/// What the environment says.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The options of the service.
+    pub options: Options,
+    /// Where counters are.
+    pub store: StoreChoice,
+    /// Where rules come from.
+    pub source: Source,
+    /// How rules are enforced.
+    pub compile: CompileOptions,
+    /// Number of replicas that share a limit while the store does not answer.
+    pub replicas: u32,
+    /// Whether ports are open before there are rules.
+    pub starts_without_rules: bool,
+    /// Format and filter of the log.
+    pub log: (LogFormat, String),
+    /// Lines for the log about variables that have no effect.
+    pub ignored: Vec<String>,
+}
+
+/// Reads variables.
+struct Environment<'a>(&'a dyn Fn(&str) -> Option<String>);
+
+fn failed(name: &str, reason: impl Display) -> SettingsError {
+    SettingsError { name: name.to_owned(), reason: reason.to_string() }
+}
+
+impl Environment<'_> {
+    /// Returns a variable that is set to something.
+    fn text(&self, name: &str) -> Option<String> {
+        (self.0)(name).filter(|value| !value.is_empty())
+    }
+
+    fn or(&self, name: &str, default: &str) -> String {
+        self.text(name).unwrap_or_else(|| default.to_owned())
+    }
+
+    fn parsed<T: FromStr<Err: Display>>(&self, name: &str, default: T) -> Result<T, SettingsError> {
+        self.text(name).map_or(Ok(default), |text| {
+            text.parse().map_err(|error| failed(name, format!("{text:?}: {error}")))
+        })
+    }
+
+    /// Reads a boolean as Go does.
+    fn flag(&self, name: &str) -> Result<bool, SettingsError> {
+        match self.text(name).as_deref() {
+            None | Some("0" | "f" | "F" | "false" | "FALSE" | "False") => Ok(false),
+            Some("1" | "t" | "T" | "true" | "TRUE" | "True") => Ok(true),
+            Some(other) => Err(failed(name, format!("{other:?} is neither true nor false"))),
+        }
+    }
+
+    fn duration(&self, name: &str, default: Duration) -> Result<Duration, SettingsError> {
+        self.text(name).map_or(Ok(default), |text| duration(&text).map_err(|error| failed(name, error)))
+    }
+
+    fn address(&self, host: &str, port: &str, default: u16) -> Result<SocketAddr, SettingsError> {
+        let address: IpAddr = self.parsed(host, IpAddr::from([0, 0, 0, 0]))?;
+        Ok((address, self.parsed(port, default)?).into())
+    }
+
+    fn read(&self, name: &str) -> Result<Option<String>, SettingsError> {
+        let file = self.text(name);
+        file.map(|file| {
+            std::fs::read_to_string(&file).map_err(|error| failed(name, format!("{file}: {error}")))
+        })
+        .transpose()
+    }
+}
+
+impl Settings {
+    /// Reads the variables that `get` returns.
+    ///
+    /// # Errors
+    /// A variable is not valid, or asks for something that the service does not do.
+    pub fn read(get: &dyn Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
+        let env = Environment(get);
+        refuse(&env)?;
+        let mut options = Options::new(env.address("GRPC_HOST", "GRPC_PORT", 8081)?);
+        options.http = Some(env.address("HOST", "PORT", 8080)?);
+        options.ratelimit_debug = Some(env.address("DEBUG_HOST", "DEBUG_PORT", 6070)?);
+        options.admin = Some(env.parsed("SLUICE_ADMIN", SocketAddr::from(([0, 0, 0, 0], 8791)))?);
+        options.debug = Some(env.parsed("SLUICE_DEBUG", SocketAddr::from(([127, 0, 0, 1], 8793)))?);
+        if env.flag("USE_PROMETHEUS")? {
+            let text = env.or("PROMETHEUS_ADDR", ":9090");
+            let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.clone() };
+            let address = full
+                .parse()
+                .map_err(|_| failed("PROMETHEUS_ADDR", format!("{text:?} is not of the form IP:PORT")))?;
+            let path = env.or("PROMETHEUS_PATH", "/metrics");
+            if !path.starts_with('/') || path.contains(['{', '}', '*']) {
+                return Err(failed("PROMETHEUS_PATH", format!("{path:?} is no path such as /metrics")));
+            }
+            options.prometheus = Some((address, path));
+        }
+        options.workers = env.parsed("SLUICE_WORKERS", capacity::workers())?.clamp(1, 256);
+        let ConnectionAge { max, grace } = options.age;
+        options.age = ConnectionAge {
+            max: env.duration("GRPC_MAX_CONNECTION_AGE", max)?,
+            grace: env.duration("GRPC_MAX_CONNECTION_AGE_GRACE", grace)?,
+        };
+        if env.flag("GRPC_SERVER_USE_TLS")? {
+            let file = |name: &str| env.text(name).map(PathBuf::from);
+            let needed =
+                |name: &str| file(name).ok_or_else(|| failed(name, "is needed with GRPC_SERVER_USE_TLS"));
+            options.tls = Some(TlsFiles {
+                certificate: needed("GRPC_SERVER_TLS_CERT")?,
+                key: needed("GRPC_SERVER_TLS_KEY")?,
+                client_ca: file("GRPC_CLIENT_TLS_CACERT"),
+                client_name: env.text("GRPC_CLIENT_TLS_SAN"),
+            });
+        }
+        let headers = || {
+            [
+                env.or("LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
+                env.or("LIMIT_REMAINING_HEADER", "RateLimit-Remaining"),
+                env.or("LIMIT_RESET_HEADER", "RateLimit-Reset"),
+            ]
+        };
+        options.rls = RlsOptions {
+            headers: env.flag("LIMIT_RESPONSE_HEADERS_ENABLED")?.then(headers),
+            shadow: env.flag("SHADOW_MODE")?,
+            quota: env.flag("QUOTA_MODE")?,
+            metadata: env.flag("RESPONSE_DYNAMIC_METADATA")?,
+        };
+        options.is_unhealthy_without_rules = env.flag("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED")?;
+        let algorithm = env.or("SLUICE_ALGORITHM", "fixedWindow");
+        let on_store_failure = env.or("SLUICE_ON_STORE_FAILURE", "Share");
+        let compile = CompileOptions {
+            algorithm: AlgorithmName::from_name(&algorithm).ok_or_else(|| {
+                let names = AlgorithmName::ALL.map(AlgorithmName::as_str).join(", ");
+                failed("SLUICE_ALGORITHM", format!("{algorithm:?} is none of {names}"))
+            })?,
+            on_store_failure: match &*on_store_failure {
+                "Share" => OnStoreFailure::Share,
+                "Allow" => OnStoreFailure::Allow,
+                "Deny" => OnStoreFailure::Deny,
+                other => {
+                    return Err(failed(
+                        "SLUICE_ON_STORE_FAILURE",
+                        format!("{other:?} is none of Share, Allow, Deny"),
+                    ));
+                }
+            },
+            merges_domains: env.flag("MERGE_DOMAIN_CONFIG")?,
+        };
+        Ok(Self {
+            options,
+            store: store(&env)?,
+            source: source(&env)?,
+            compile,
+            replicas: env.parsed("SLUICE_REPLICAS", 1_u32)?.max(1),
+            starts_without_rules: env.flag("FORCE_START_WITHOUT_INITIAL_CONFIG")?,
+            log: log(&env)?,
+            ignored: ignored(&env),
+        })
+    }
+}
+
+/// Refuses variables that would change what limits mean.
+fn refuse(env: &Environment<'_>) -> Result<(), SettingsError> {
+    for (name, used) in VARIABLES {
+        let Use::Refused(reason) = used else { continue };
+        if env.text(name).is_some_and(|value| !matches!(&*value, "false" | "0")) {
+            return Err(failed(name, reason));
+        }
+    }
+    Ok(())
+}
+
+fn ignored(env: &Environment<'_>) -> Vec<String> {
+    let also = ALSO_IGNORED.iter().filter_map(|name| Some((*name, use_of("TRACING_ENABLED")?)));
+    let all = VARIABLES.into_iter().chain(also);
+    let ignored = all.filter_map(|(name, used)| match used {
+        Use::Ignored(reason) if env.text(name).is_some() => Some(format!("{name} has no effect: {reason}")),
+        Use::Ignored(_) | Use::Honoured(_) | Use::Refused(_) => None,
+    });
+    ignored.collect()
+}
+
+fn log(env: &Environment<'_>) -> Result<(LogFormat, String), SettingsError> {
+    let format = match &*env.or("LOG_FORMAT", "text").to_ascii_lowercase() {
+        "text" => LogFormat::Text,
+        "json" => LogFormat::Json,
+        other => return Err(failed("LOG_FORMAT", format!("{other:?} is neither text nor json"))),
+    };
+    let level = match &*env.or("LOG_LEVEL", "INFO").to_ascii_lowercase() {
+        "warning" => "warn".to_owned(),
+        "fatal" | "panic" => "error".to_owned(),
+        level @ ("trace" | "debug" | "info" | "warn" | "error") => level.to_owned(),
+        other => {
+            return Err(failed("LOG_LEVEL", format!("{other:?} is none of trace, debug, info, warn, error")));
+        }
+    };
+    let filter = env.text("SLUICE_LOG").unwrap_or_else(|| format!("{level},h2=error"));
+    Ok((format, filter))
+}
+
+fn source(env: &Environment<'_>) -> Result<Source, SettingsError> {
+    match &*env.or("CONFIG_TYPE", "FILE") {
+        "FILE" => {
+            let root = PathBuf::from(env.or("RUNTIME_ROOT", "/srv/runtime_data/current"));
+            let folder =
+                root.join(env.or("RUNTIME_SUBDIRECTORY", "")).join(env.or("RUNTIME_APPDIRECTORY", "config"));
+            let ignores_dot_files = env.flag("RUNTIME_IGNOREDOTFILES")?;
+            Ok(Source::Files(Directory { path: folder, ignores_dot_files }))
+        }
+        "GRPC_XDS_SOTW" => {
+            let pairs = |name: &str, separator: char| -> Vec<(String, String)> {
+                let text = env.or(name, "");
+                let pairs = text.split(',').filter_map(|pair| pair.split_once(separator));
+                pairs.map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned())).collect()
+            };
+            let file = |name: &str| env.text(name).map(PathBuf::from);
+            let tls = env.flag("CONFIG_GRPC_XDS_SERVER_USE_TLS")?.then(|| XdsTls {
+                certificate: file("CONFIG_GRPC_XDS_CLIENT_TLS_CERT")
+                    .zip(file("CONFIG_GRPC_XDS_CLIENT_TLS_KEY")),
+                ca: file("CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
+                server_name: env.text("CONFIG_GRPC_XDS_SERVER_TLS_SAN"),
+            });
+            Ok(Source::Xds(Box::new(XdsServer {
+                address: env.or("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000"),
+                node: env.or("CONFIG_GRPC_XDS_NODE_ID", "default"),
+                metadata: pairs("CONFIG_GRPC_XDS_NODE_METADATA", '='),
+                headers: pairs("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", ':'),
+                tls,
+                longest_pause: env.duration("XDS_CLIENT_BACKOFF_MAX_INTERVAL", Duration::from_secs(10))?,
+                max_message: env.parsed("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", 64 << 20)?,
+            })))
+        }
+        other => Err(failed("CONFIG_TYPE", format!("{other:?} is neither FILE nor GRPC_XDS_SOTW"))),
+    }
+}
+
+/// Returns the password and the user of `PASSWORD` or `USER:PASSWORD`.
+fn credentials(text: Option<String>) -> (Option<String>, Option<Secret>) {
+    match text.as_deref().map(|text| text.split_once(':').unwrap_or(("", text))) {
+        None => (None, None),
+        Some((user, password)) => {
+            (Some(user.to_owned()).filter(|user| !user.is_empty()), Some(Secret::new(password)))
+        }
+    }
+}
+
+fn store(env: &Environment<'_>) -> Result<StoreChoice, SettingsError> {
+    match &*env.or("BACKEND_TYPE", "redis") {
+        "redis" => {}
+        "memory" => return Ok(StoreChoice::Memory),
+        other => return Err(failed("BACKEND_TYPE", format!("{other:?} is neither redis nor memory"))),
+    }
+    let url = env
+        .text("REDIS_URL")
+        .ok_or_else(|| failed("REDIS_URL", "is not set: name the Redis, such as redis:6379"))?;
+    let of_url = |error: &dyn Display| failed("REDIS_URL", error);
+    let with_tls = env.flag("REDIS_TLS")? || url.starts_with("rediss://");
+    let scheme = if with_tls { "rediss" } else { "redis" };
+    let bare: Vec<&str> = url
+        .split(',')
+        .map(|one| one.trim().trim_start_matches("rediss://").trim_start_matches("redis://"))
+        .collect();
+    let socket_type = env.or("REDIS_SOCKET_TYPE", if url.starts_with('/') { "unix" } else { "tcp" });
+    let full = match (&*env.or("REDIS_TYPE", "SINGLE").to_ascii_uppercase(), &*socket_type) {
+        ("SINGLE", "unix") => format!("unix://{url}"),
+        ("SINGLE", _) => format!("{scheme}://{}", bare[0]),
+        ("CLUSTER", _) => format!("{scheme}+cluster://{}", bare.join(",")),
+        ("SENTINEL", _) => match &bare[..] {
+            [master, sentinels @ ..] if !sentinels.is_empty() => {
+                format!("{scheme}+sentinel://{}/{master}", sentinels.join(","))
+            }
+            _ => {
+                return Err(of_url(
+                    &"for REDIS_TYPE=SENTINEL, write the name of the master and then the sentinels: mymaster,host:26379",
+                ));
+            }
+        },
+        (other, _) => {
+            return Err(failed("REDIS_TYPE", format!("{other:?} is none of SINGLE, SENTINEL, CLUSTER")));
+        }
+    };
+    let redis = RedisOptions::from_url(&full).map_err(|error| of_url(&error))?;
+    let (username, password) = credentials(env.text("REDIS_AUTH"));
+    let (sentinel_username, sentinel_password) = credentials(env.text("REDIS_SENTINEL_AUTH"));
+    let certificate = env.read("REDIS_TLS_CLIENT_CERT")?.zip(env.read("REDIS_TLS_CLIENT_KEY")?);
+    let redis = redis
+        .with_credentials(StoreCredentials {
+            username,
+            password,
+            sentinel_username,
+            sentinel_password,
+            ca: env.read("REDIS_TLS_CACERT")?,
+            client_certificate: certificate.map(|(certificate, key)| ClientCertificate { certificate, key }),
+        })
+        .map_err(|error| of_url(&error))?;
+    let redis = RedisOptions {
+        latency_budget: env.duration("SLUICE_LATENCY_BUDGET", redis.latency_budget)?,
+        prefix: env.or("CACHE_KEY_PREFIX", &redis.prefix),
+        ..redis
+    };
+    redis.check().map_err(|error| of_url(&error))?;
+    let key_secret = match env.text("SLUICE_KEY_SECRET") {
+        Some(text) => KeySecret::try_from(text).map_err(|error| failed("SLUICE_KEY_SECRET", error))?,
+        None => unkeyed(),
+    };
+    Ok(StoreChoice::Access(Box::new(StoreAccess { redis, key_secret })))
+}
+
+/// Returns the secret of services that are given none. It is the same for all replicas, and anyone can compute it.
+pub(crate) fn unkeyed() -> KeySecret {
+    let digest = Sha256::digest("sluice-service without SLUICE_KEY_SECRET");
+    KeySecret::new(std::array::from_fn(|n| digest[n]))
+}

@@ -1,0 +1,153 @@
+//! Serves gRPC on one connection: the door `rls`, and the health of the service.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use sluice_host::drain::DrainWatch;
+use sluice_host::guard::guard;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tonic::body::Body;
+use tonic::server::{Grpc, UnaryService};
+use tonic::{Code, Status};
+use tonic_health::pb::health_server::{Health, HealthServer};
+use tonic_prost::ProstCodec;
+use tower::Service as _;
+
+use crate::messages::{RateLimitRequest, RateLimitResponse};
+use crate::rls::Rls;
+
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const HEALTH: &str = "/grpc.health.v1.Health/";
+/// Largest question in bytes. A longer one is an error of the call, after which a gateway lets the request pass: this is more than
+/// gateways make of the headers that they accept.
+const MAX_QUESTION: usize = 16 << 20;
+/// Streams of a connection. A gateway has one for each request that waits for its answer.
+const MAX_STREAMS: u32 = 4096;
+/// Interval of pings to a caller that is silent, and the time that it has to answer.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Largest head of a call, in bytes.
+const MAX_HEAD: u32 = 16 << 10;
+
+/// The age at which connections end, so that callers move to other replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionAge {
+    /// The age at which no new call is accepted, within 10 %.
+    pub max: Duration,
+    /// Time that calls in flight then have.
+    pub grace: Duration,
+}
+
+type Boxed = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+/// The methods of the gRPC port.
+#[derive(Debug)]
+pub(crate) struct Methods<H> {
+    pub(crate) rls: Arc<Rls>,
+    pub(crate) health: HealthServer<H>,
+}
+
+impl<H> Clone for Methods<H> {
+    fn clone(&self) -> Self {
+        Self { rls: self.rls.clone(), health: self.health.clone() }
+    }
+}
+
+struct ShouldRateLimit(Arc<Rls>);
+
+impl UnaryService<RateLimitRequest> for ShouldRateLimit {
+    type Response = RateLimitResponse;
+    type Future = Pin<Box<dyn Future<Output = Result<tonic::Response<RateLimitResponse>, Status>> + Send>>;
+
+    fn call(&mut self, request: tonic::Request<RateLimitRequest>) -> Self::Future {
+        let rls = self.0.clone();
+        Box::pin(async move {
+            let arrived = Instant::now();
+            let (metadata, _, question) = request.into_parts();
+            let answer = rls.answer(&question, &metadata.into_headers()).await;
+            rls.metrics.latency.observe(arrived.elapsed().as_secs_f64());
+            // The code is ratelimit's.
+            answer.map(tonic::Response::new).map_err(|error| Status::new(Code::Unknown, error.to_string()))
+        })
+    }
+}
+
+impl<H: Health> hyper::service::Service<Request<Incoming>> for Methods<H> {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Boxed;
+
+    fn call(&self, request: Request<Incoming>) -> Boxed {
+        let (rls, mut health) = (self.rls.clone(), self.health.clone());
+        Box::pin(async move {
+            let panics = rls.metrics.panics.clone();
+            let answering = guard(async move {
+                match request.uri().path() {
+                    SHOULD_RATE_LIMIT => {
+                        let mut grpc = Grpc::new(ProstCodec::default())
+                            .apply_max_message_size_config(Some(MAX_QUESTION), None);
+                        grpc.unary(ShouldRateLimit(rls), request).await
+                    }
+                    path if path.starts_with(HEALTH) => match health.call(request).await {
+                        Ok(response) => response,
+                        Err(never) => match never {},
+                    },
+                    _ => Status::unimplemented(
+                        "no such method: the service has envoy.service.ratelimit.v3 and grpc.health.v1",
+                    )
+                    .into_http(),
+                }
+            });
+            Ok(answering.await.unwrap_or_else(|_| {
+                panics.inc();
+                Status::internal("a defect of the service").into_http()
+            }))
+        })
+    }
+}
+
+/// Serves a connection until it ends.
+pub(crate) async fn serve<S, H>(stream: S, methods: Methods<H>, age: ConnectionAge, mut drain: DrainWatch)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    H: Health,
+{
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEAD)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT);
+    let connection = builder.serve_connection(TokioIo::new(stream), methods);
+    tokio::pin!(connection);
+    // Connections that begin together do not end together.
+    let max = age.max.mul_f64(rand::random_range(0.9..=1.1));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = tokio::time::sleep(max) => end(connection.as_mut(), age.grace).await,
+        () = drain.draining() => end(connection.as_mut(), age.grace).await,
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection of a gateway failed");
+    }
+}
+
+/// Ends a connection after the calls in flight.
+async fn end<S, H>(
+    mut connection: Pin<&mut http2::Connection<TokioIo<S>, Methods<H>, TokioExecutor>>,
+    grace: Duration,
+) -> hyper::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    H: Health,
+{
+    connection.as_mut().graceful_shutdown();
+    tokio::time::timeout(grace, connection).await.unwrap_or(Ok(()))
+}

@@ -1,0 +1,22 @@
+//! The service of Sluice: it answers gateways that ask whether a request may pass. It depends neither on Kubernetes nor on the sidecar.
+//!
+//! A question passes through these modules, from top to bottom:
+//! - [`service`]: starts and ends all of it; its workers accept connections.
+//! - [`tls`]: certificates. `grpc`: a connection, and the methods that it can call.
+//! - [`rls`]: the door for Envoy's global rate limiting. [`sluice_engine`] decides. [`messages`]: what is sent.
+//! - `metrics`: counters of questions. `pages`: what is served over HTTP/1.
+//!
+//! [`compat`] takes the place of envoyproxy/ratelimit: its configuration and its variables. [`run`] is a process.
+
+pub mod compat;
+mod grpc;
+pub mod messages;
+mod metrics;
+mod pages;
+pub mod rls;
+pub mod run;
+pub mod service;
+pub mod tls;
+
+pub use grpc::ConnectionAge;
+pub use service::{Options, Publication, Service, StartError};

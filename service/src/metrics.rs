@@ -1,0 +1,129 @@
+//! The metrics of questions, and the one place where they are named.
+
+use std::sync::Arc;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use sluice_engine::descriptors::Answer;
+
+use crate::rls::RlsError;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AnswerLabels {
+    answer: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    outcome: &'static str,
+}
+
+/// The metrics of a service. Clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct Metrics {
+    /// Answers: within the limit, over it, without a domain that is known, refused.
+    ok: Counter,
+    over_limit: Counter,
+    unknown_domain: Counter,
+    refused: Counter,
+    without_store: Counter,
+    loads: [Counter; 2],
+    /// Time from a question to its answer.
+    pub(crate) latency: Histogram,
+    pub(crate) connections: Gauge,
+    pub(crate) panics: Counter,
+    registry: Arc<Registry>,
+}
+
+impl Metrics {
+    /// Adds the metrics of questions to a registry, which has those of decisions already.
+    pub(crate) fn new(mut registry: Registry) -> Self {
+        let answers = Family::<AnswerLabels, Counter>::default();
+        registry.register(
+            "rls_answers",
+            "Questions of gateways, by the answer: ok, over_limit, or error without a domain, descriptors or a configuration",
+            answers.clone(),
+        );
+        let unknown_domain = Counter::default();
+        registry.register(
+            "rls_unknown_domain",
+            "Questions about domains that no configuration has, which are answered with ok",
+            unknown_domain.clone(),
+        );
+        let without_store = Counter::default();
+        registry.register(
+            "rls_answers_without_store",
+            "Questions for which the store did not answer, so that onStoreFailure decided",
+            without_store.clone(),
+        );
+        let loads = Family::<OutcomeLabels, Counter>::default();
+        registry.register(
+            "ratelimit_config_loads",
+            "Configurations of ratelimit that were loaded, by outcome: applied or rejected",
+            loads.clone(),
+        );
+        let latency = Histogram::new(exponential_buckets(0.000_05, 2.0, 14));
+        registry.register(
+            "rls_seconds",
+            "Time from the arrival of a question to its answer",
+            latency.clone(),
+        );
+        let connections = Gauge::default();
+        registry.register("rls_connections", "Open connections of gateways", connections.clone());
+        let panics = Counter::default();
+        registry.register(
+            "panics",
+            "Questions and connections that ended by a defect of the service",
+            panics.clone(),
+        );
+        let answer = |answer| answers.get_or_create_owned(&AnswerLabels { answer });
+        let load = |outcome| loads.get_or_create_owned(&OutcomeLabels { outcome });
+        Self {
+            ok: answer("ok"),
+            over_limit: answer("over_limit"),
+            refused: answer("error"),
+            unknown_domain,
+            without_store,
+            loads: [load("applied"), load("rejected")],
+            latency,
+            connections,
+            panics,
+            registry: Arc::new(registry),
+        }
+    }
+
+    pub(crate) fn refused(&self, _error: RlsError) {
+        self.refused.inc();
+    }
+
+    pub(crate) fn answered(&self, answer: &Answer, is_over_limit: bool) {
+        if is_over_limit {
+            self.over_limit.inc()
+        } else {
+            self.ok.inc()
+        };
+        if !answer.is_known_domain {
+            self.unknown_domain.inc();
+        }
+        if answer.store_failure.is_some() {
+            self.without_store.inc();
+        }
+    }
+
+    /// Counts a configuration that was applied or rejected.
+    pub(crate) fn loaded(&self, is_applied: bool) {
+        self.loads[usize::from(!is_applied)].inc();
+    }
+
+    /// Encodes all metrics in the OpenMetrics text format.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
+        text
+    }
+}

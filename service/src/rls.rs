@@ -1,0 +1,254 @@
+//! The door `rls`: `envoy.service.ratelimit.v3`. A request becomes a question, and the answer a response.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName};
+use prost_types::{ListValue, Struct, Value, value::Kind};
+use sluice_config::descriptor::{Pair, RateUnit};
+use sluice_engine::Engine;
+use sluice_engine::descriptors::{
+    Answer, CurrentLimit as Limit, Descriptor, Hits, Outcome, OverrideRate, Question, Status,
+};
+use smallvec::SmallVec;
+
+use crate::messages::{
+    CurrentLimit, DescriptorStatus, HeaderValue, OK, OVER_LIMIT, RateLimitDescriptor, RateLimitRequest,
+    RateLimitResponse,
+};
+use crate::metrics::Metrics;
+
+/// Time for the store where the caller names no deadline: Envoy waits for 20 ms by default, and does not say so.
+const DEFAULT_BUDGET: Duration = Duration::from_millis(15);
+
+/// What answers say beside the decision, for all domains.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RlsOptions {
+    /// Names of the headers that report the limit, what remains of it, and when it has more, in seconds. Without them there are no
+    /// headers.
+    pub headers: Option<[String; 3]>,
+    /// Whether nothing is denied.
+    pub shadow: bool,
+    /// Whether denials are only told in the metadata.
+    pub quota: bool,
+    /// Whether answers have metadata.
+    pub metadata: bool,
+}
+
+/// A request that gets no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RlsError {
+    /// It names no domain.
+    #[error("rate limit domain must not be empty")]
+    NoDomain,
+    /// It has no descriptors.
+    #[error("rate limit descriptor list must not be empty")]
+    NoDescriptors,
+    /// There are no rules yet.
+    #[error("no rate limit configuration loaded")]
+    NoConfiguration,
+}
+
+/// The door.
+#[derive(Debug)]
+pub(crate) struct Rls {
+    pub(crate) engine: Engine,
+    pub(crate) options: RlsOptions,
+    pub(crate) metrics: Metrics,
+}
+
+impl Rls {
+    /// Answers a request.
+    pub(crate) async fn answer(
+        &self,
+        request: &RateLimitRequest,
+        headers: &HeaderMap,
+    ) -> Result<RateLimitResponse, RlsError> {
+        let refuse = |error| {
+            self.metrics.refused(error);
+            Err(error)
+        };
+        if request.domain.is_empty() {
+            return refuse(RlsError::NoDomain);
+        }
+        if request.descriptors.is_empty() {
+            return refuse(RlsError::NoDescriptors);
+        }
+        let question = Question {
+            domain: &request.domain,
+            descriptors: request.descriptors.iter().map(|one| descriptor(one, request.hits_addend)).collect(),
+            budget: budget(headers),
+            is_shadow: self.options.shadow || self.options.quota,
+            headers,
+        };
+        let Ok(answer) = self.engine.check(&question).await else { return refuse(RlsError::NoConfiguration) };
+        let response = self.response(request, &answer);
+        self.metrics.answered(&answer, response.overall_code == OVER_LIMIT);
+        Ok(response)
+    }
+
+    fn response(&self, request: &RateLimitRequest, answer: &Answer) -> RateLimitResponse {
+        let options = &self.options;
+        let is_quota =
+            |outcome| outcome == Outcome::QuotaExceeded || outcome == Outcome::OverLimit && options.quota;
+        let denies = answer
+            .statuses
+            .iter()
+            .any(|status| status.outcome == Outcome::OverLimit && !is_quota(status.outcome));
+        let overall_code = if denies && !options.shadow { OVER_LIMIT } else { OK };
+        let statuses = answer.statuses.iter().map(|status| {
+            let is_over = status.outcome == Outcome::OverLimit && !is_quota(status.outcome);
+            descriptor_status(status, is_over)
+        });
+        let nearest = options.headers.as_ref().and_then(|names| Some((names, nearest(&answer.statuses)?)));
+        let response_headers_to_add = nearest.map_or_else(Vec::new, |(names, (limit, status))| {
+            let values = [limit.requests, status.remaining, status.reset_seconds];
+            let headers = names.iter().zip(values);
+            headers.map(|(key, value)| HeaderValue { key: key.clone(), value: value.to_string() }).collect()
+        });
+        let dynamic_metadata = options.metadata.then(|| {
+            let exceeded = (0..).zip(&answer.statuses).filter(|(_, status)| is_quota(status.outcome));
+            metadata(request, exceeded.map(|(n, _)| f64::from(n)).collect())
+        });
+        RateLimitResponse {
+            overall_code,
+            statuses: statuses.collect(),
+            response_headers_to_add,
+            dynamic_metadata,
+        }
+    }
+}
+
+fn descriptor(descriptor: &RateLimitDescriptor, of_request: u32) -> Descriptor<'_> {
+    let hits = match (descriptor.hits_addend, of_request) {
+        (Some(0), _) => Hits::None,
+        (Some(hits), _) if descriptor.is_negative_hits => Hits::GivenBack(hits),
+        (None, hits) if descriptor.is_negative_hits => Hits::GivenBack(u64::from(hits.max(1))),
+        (Some(1), _) | (None, 0 | 1) => Hits::One,
+        (Some(hits), _) => Hits::Used(hits),
+        (None, hits) => Hits::Used(u64::from(hits)),
+    };
+    let pairs: SmallVec<[Pair<'_>; 4]> =
+        descriptor.entries.iter().map(|entry| Pair { key: &entry.key, value: &entry.value }).collect();
+    // A unit that is not known cannot be counted. The rule applies then.
+    let rate = descriptor.limit.and_then(|limit| {
+        Some(OverrideRate { requests: limit.requests_per_unit, unit: RateUnit::from_number(limit.unit)? })
+    });
+    Descriptor { pairs, hits, rate }
+}
+
+fn descriptor_status(status: &Status, is_over: bool) -> DescriptorStatus {
+    let code = if is_over { OVER_LIMIT } else { OK };
+    let Some(limit) = &status.limit else {
+        let limit_remaining = clamped(status.remaining);
+        return DescriptorStatus { code, current_limit: None, limit_remaining, duration_until_reset: None };
+    };
+    let seconds = i64::try_from(status.reset_seconds).unwrap_or(i64::MAX);
+    DescriptorStatus {
+        code,
+        current_limit: Some(CurrentLimit {
+            requests_per_unit: clamped(limit.requests),
+            unit: limit.unit as i32,
+            name: (*limit.name).to_owned(),
+            unit_multiplier: if limit.multiplier > 1 { limit.multiplier } else { 0 },
+        }),
+        limit_remaining: clamped(status.remaining),
+        duration_until_reset: Some(prost_types::Duration { seconds, nanos: 0 }),
+    }
+}
+
+fn clamped(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// Returns the limit that is over, or else the one with the least left.
+fn nearest(statuses: &[Status]) -> Option<(&Limit, &Status)> {
+    let over = statuses.iter().rfind(|status| status.outcome == Outcome::OverLimit && status.limit.is_some());
+    let limited = || statuses.iter().filter(|status| status.limit.is_some());
+    let status = over.or_else(|| limited().min_by_key(|status| status.remaining))?;
+    Some((status.limit.as_ref()?, status))
+}
+
+/// Returns what the answer tells other filters of the gateway, as ratelimit does.
+fn metadata(request: &RateLimitRequest, exceeded: Vec<f64>) -> Struct {
+    let text =
+        |text: &[u8]| Value { kind: Some(Kind::StringValue(String::from_utf8_lossy(text).into_owned())) };
+    let number = |number| Value { kind: Some(Kind::NumberValue(number)) };
+    let list = |values| Value { kind: Some(Kind::ListValue(ListValue { values })) };
+    let descriptors = request.descriptors.iter().map(|descriptor| {
+        let entries = descriptor.entries.iter();
+        let entries = entries.map(|entry| text(&[&entry.key, &b"="[..], &entry.value].concat()));
+        let mut fields = [("entries".to_owned(), list(entries.collect()))].into_iter().collect::<Vec<_>>();
+        fields.extend(descriptor.hits_addend.map(|hits| ("hitsAddend".to_owned(), number(hits as f64))));
+        Value { kind: Some(Kind::StructValue(Struct { fields: fields.into_iter().collect() })) }
+    });
+    let mut fields = vec![
+        ("domain".to_owned(), text(&request.domain)),
+        ("descriptors".to_owned(), list(descriptors.collect())),
+    ];
+    if request.hits_addend != 0 {
+        fields.push(("hitsAddend".to_owned(), number(f64::from(request.hits_addend))));
+    }
+    if !exceeded.is_empty() {
+        let exceeded = exceeded.into_iter().map(number);
+        fields.push(("quotaModeViolations".to_owned(), list(exceeded.collect())));
+    }
+    Struct { fields: fields.into_iter().collect() }
+}
+
+/// Returns the time that the store may take: three quarters of the caller's, so that the answer arrives before it gives up.
+fn budget(headers: &HeaderMap) -> Duration {
+    const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+    let timeout = headers.get(TIMEOUT).and_then(|value| grpc_timeout(value.to_str().ok()?));
+    timeout.map_or(DEFAULT_BUDGET, |timeout| timeout * 3 / 4)
+}
+
+/// Reads a timeout of gRPC: up to eight digits, and a unit.
+fn grpc_timeout(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.is_empty() || digits.len() > 8 {
+        return None;
+    }
+    let number: u64 = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(number * 3600),
+        "M" => Duration::from_secs(number * 60),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_store_has_three_quarters_of_the_callers_time() {
+        for (text, millis) in
+            [("20m", 15), ("1S", 750), ("8000u", 6), ("", 15), ("12x", 15), ("123456789m", 15), ("m", 15)]
+        {
+            let headers = HeaderMap::from_iter([("grpc-timeout".parse().unwrap(), text.parse().unwrap())]);
+            assert_eq!(budget(&headers), Duration::from_millis(millis), "{text}");
+        }
+        assert_eq!(budget(&HeaderMap::new()), DEFAULT_BUDGET);
+    }
+
+    #[test]
+    fn hits_above_one_were_used_and_those_of_the_request_are_for_descriptors_without_any() {
+        let hits = |own: Option<u64>, of_request, is_negative_hits| {
+            let one =
+                RateLimitDescriptor { hits_addend: own, is_negative_hits, ..RateLimitDescriptor::default() };
+            descriptor(&one, of_request).hits
+        };
+        assert_eq!(hits(None, 0, false), Hits::One);
+        assert_eq!(hits(None, 1, false), Hits::One);
+        assert_eq!(hits(Some(1), 9, false), Hits::One);
+        assert_eq!(hits(None, 7, false), Hits::Used(7));
+        assert_eq!(hits(Some(7), 0, false), Hits::Used(7));
+        assert_eq!(hits(Some(0), 7, false), Hits::None);
+        assert_eq!(hits(Some(3), 7, true), Hits::GivenBack(3));
+        assert_eq!(hits(None, 0, true), Hits::GivenBack(1));
+    }
+}

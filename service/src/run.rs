@@ -1,0 +1,182 @@
+//! A service as a process: from its arguments or variables to its end by a signal.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sluice_config::message::Replica;
+use sluice_config::store_access::{StoreChoice, StoreChoices};
+use sluice_host::logging::{self, InvalidLogFilter};
+use sluice_host::signals::Signals;
+
+use crate::compat::compile::{CompileOptions, Compiled, ConfigError, compile};
+use crate::compat::config::DomainConfig;
+use crate::compat::files::{FollowedDirectory, READ_EVERY};
+use crate::compat::settings::{Settings, SettingsError, Source};
+use crate::compat::xds;
+use crate::service::{Publication, Service, StartError};
+
+/// Time after SIGTERM in which connections are still accepted, until the pod is removed from its endpoints.
+const DRAIN_DELAY: Duration = Duration::from_secs(5);
+/// Time after that in which calls can end.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The reason why a process failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A variable is not valid.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The log filter is invalid.
+    #[error(transparent)]
+    Filter(#[from] InvalidLogFilter),
+    /// The service did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The first configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The runtime or the signal handlers could not be created.
+    #[error("cannot start: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Runs in place of ratelimit, by the variables that `get` returns, until a signal ends the process.
+pub fn run(get: &dyn Fn(&str) -> Option<String>) -> Result<(), RunError> {
+    let settings = Settings::read(get)?;
+    logging::init(settings.log.0, &settings.log.1)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(settings, DRAIN_DELAY))
+}
+
+/// Runs a service until a signal arrives.
+pub async fn serve(settings: Settings, drain_delay: Duration) -> Result<(), RunError> {
+    let Settings { options, store, source, compile, replicas, starts_without_rules, log: _, ignored } =
+        settings;
+    ignored.iter().for_each(|line| tracing::info!("{line}"));
+    warn(&store, options.tls.is_some());
+    let mut signals = Signals::new()?;
+    let mut source = Followed::new(source);
+    // Without them the first questions would be errors, so a directory is read before the ports are open.
+    let first = if starts_without_rules { None } else { source.first()? };
+    let service = Service::start(options).await?;
+    let loader = Loader { publication: service.publication(StoreChoices::only(store)), compile, replicas };
+    if let Some(first) = first {
+        loader.load(&first)?;
+    }
+    tracing::info!(grpc = %service.grpc(), "listening");
+    tokio::select! {
+        () = signals.next() => {}
+        () = source.follow(loader) => {}
+    }
+    tracing::info!(?drain_delay, grace = ?DRAIN_TIMEOUT, "draining");
+    tokio::select! {
+        () = service.shutdown(drain_delay, DRAIN_TIMEOUT) => tracing::info!("drained"),
+        () = signals.next() => tracing::warn!("a second signal ended the drain"),
+    }
+    Ok(())
+}
+
+/// Says what an operator should know about the settings.
+fn warn(store: &StoreChoice, has_tls: bool) {
+    if !has_tls {
+        tracing::warn!(
+            "the gRPC port speaks no TLS: whoever reaches it may ask about all domains, as with ratelimit"
+        );
+    }
+    match store {
+        StoreChoice::Access(access) if access.key_secret == crate::compat::settings::unkeyed() => {
+            tracing::warn!(
+                "keys are hashed with a secret that anyone can compute: set SLUICE_KEY_SECRET to 16 random bytes in base64 (openssl rand \
+                 -base64 16), the same for all replicas"
+            );
+        }
+        StoreChoice::Memory => {
+            tracing::warn!(
+                "counters are in the memory of this process: with several replicas, each has its own"
+            );
+        }
+        StoreChoice::Access(_) | StoreChoice::Unconfigured => {}
+    }
+}
+
+/// Makes configurations take effect.
+#[derive(Debug)]
+pub struct Loader {
+    /// Publishes them.
+    pub publication: Publication,
+    /// How rules are enforced.
+    pub compile: CompileOptions,
+    /// Number of replicas that share a limit while the store does not answer.
+    pub replicas: u32,
+}
+
+impl Loader {
+    /// Publishes the rules of all files or resources.
+    ///
+    /// # Errors
+    /// One cannot be used. What is in force stays.
+    pub fn load(&self, configs: &[(String, DomainConfig)]) -> Result<(), ConfigError> {
+        let compiled = compile(configs, &self.compile).inspect_err(|_| self.publication.rejected())?;
+        let Compiled { policies, rules, count, warnings } = compiled;
+        let nacked = self.publication.publish(&policies, rules);
+        if let Some((uid, nack)) = nacked.into_iter().next() {
+            return Err(ConfigError { file: uid, reason: nack.to_string() });
+        }
+        if self.replicas > 1 {
+            // The order of replicas is not known. The last one has no request more than its part.
+            let replica = Replica { index: self.replicas - 1, count: self.replicas };
+            let all: BTreeMap<_, _> = policies.iter().map(|(uid, _)| (uid.clone(), replica)).collect();
+            self.publication.set_replicas(&all);
+        }
+        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        tracing::info!(domains = policies.len(), rules = count, "the configuration is in force");
+        Ok(())
+    }
+}
+
+/// A source that is followed.
+#[derive(Debug)]
+pub struct Followed(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Files(FollowedDirectory),
+    Xds(Box<xds::XdsServer>),
+}
+
+impl Followed {
+    /// Begins to follow a source.
+    #[must_use]
+    pub fn new(source: Source) -> Self {
+        match source {
+            Source::Files(directory) => Self(Kind::Files(FollowedDirectory::new(directory))),
+            Source::Xds(server) => Self(Kind::Xds(server)),
+        }
+    }
+
+    /// Returns the first configuration, if it can be read now.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn first(&mut self) -> Result<Option<Vec<(String, DomainConfig)>>, ConfigError> {
+        match &mut self.0 {
+            Kind::Files(directory) => directory.changed().transpose(),
+            Kind::Xds(_) => Ok(None),
+        }
+    }
+
+    /// Takes changes over. Never returns.
+    pub async fn follow(self, loader: Loader) {
+        match self.0 {
+            Kind::Files(mut directory) => loop {
+                if let Some(Err(error)) =
+                    directory.changed().map(|read| read.and_then(|configs| loader.load(&configs)))
+                {
+                    tracing::error!(%error, "the configuration is rejected: the previous one stays");
+                }
+                tokio::time::sleep(READ_EVERY).await;
+            },
+            Kind::Xds(server) => xds::follow(*server, |configs| loader.load(&configs)).await,
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! A service within a process: the one of the binary, of `sluice serve`, or of a test.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use axum::Router;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use sluice_config::message::{PolicyUid, Replica};
+use sluice_config::store_access::StoreChoices;
+use sluice_config::{Nack, PreparedPolicy};
+use sluice_engine::{Engine, EngineOptions, Load, StartupPolicy};
+use sluice_host::drain::{self, DrainSignal, DrainWatch};
+use sluice_host::{capacity, guard, listen};
+use sluice_store::Clock;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::task::TaskTracker;
+use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::Health;
+use tonic_health::server::HealthReporter;
+
+use crate::grpc::{self, ConnectionAge, Methods};
+use crate::metrics::Metrics;
+use crate::pages::Pages;
+use crate::rls::{Rls, RlsOptions};
+use crate::tls::{Certificates, TlsError, TlsFiles};
+
+/// The name under which ratelimit reports its health.
+const HEALTH_NAME: &str = "ratelimit";
+/// Time that a caller has for the handshake of TLS.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause after a failed accept: without descriptors or memory, other connections must end first.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
+
+/// The options of a service. A port that is not named is closed.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Address of the gRPC port.
+    pub grpc: SocketAddr,
+    /// Address of ratelimit's HTTP port.
+    pub http: Option<SocketAddr>,
+    /// Address of the admin port.
+    pub admin: Option<SocketAddr>,
+    /// Address of the debug port. It tells who is limited, and should not be reached from other pods.
+    pub debug: Option<SocketAddr>,
+    /// Address of ratelimit's debug port.
+    pub ratelimit_debug: Option<SocketAddr>,
+    /// Address and path of metrics beside those of the admin port.
+    pub prometheus: Option<(SocketAddr, String)>,
+    /// Number of workers.
+    pub workers: usize,
+    /// Maximum number of connections of gateways.
+    pub max_connections: usize,
+    /// Certificates of the gRPC port. Without them it speaks no TLS.
+    pub tls: Option<TlsFiles>,
+    /// Age at which connections end.
+    pub age: ConnectionAge,
+    /// What answers say beside the decision.
+    pub rls: RlsOptions,
+    /// Whether `/healthcheck` fails while there are no rules.
+    pub is_unhealthy_without_rules: bool,
+    /// Clock of a memory store.
+    pub clock: Clock,
+}
+
+impl Options {
+    /// Creates options with defaults: one worker, no TLS, no other port, and connections that end after 5 minutes.
+    #[must_use]
+    pub fn new(grpc: SocketAddr) -> Self {
+        Self {
+            grpc,
+            http: None,
+            admin: None,
+            debug: None,
+            ratelimit_debug: None,
+            prometheus: None,
+            workers: 1,
+            max_connections: capacity::connections(),
+            tls: None,
+            age: ConnectionAge { max: Duration::from_secs(300), grace: Duration::from_secs(30) },
+            rls: RlsOptions::default(),
+            is_unhealthy_without_rules: false,
+            clock: Clock::system(),
+        }
+    }
+}
+
+/// The reason why a service did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address could not be bound.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The error of the system.
+        error: io::Error,
+    },
+    /// A certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// A thread or its runtime could not be created.
+    #[error("cannot start a worker: {0}")]
+    Worker(io::Error),
+}
+
+/// A running service. Dropping it ends it immediately.
+#[derive(Debug)]
+pub struct Service {
+    grpc: SocketAddr,
+    pages: Vec<SocketAddr>,
+    engine: Engine,
+    metrics: Metrics,
+    rules: Arc<ArcSwap<String>>,
+    health: HealthReporter,
+    drain: DrainSignal,
+    workers: Vec<oneshot::Receiver<()>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// What publishes the configuration of a service. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Publication {
+    engine: Engine,
+    metrics: Metrics,
+    rules: Arc<ArcSwap<String>>,
+    stores: StoreChoices,
+}
+
+impl Publication {
+    /// Activates these policies, and no others, and shows `rules` as what is in force.
+    pub fn publish(
+        &self,
+        policies: &[(PolicyUid, Arc<PreparedPolicy>)],
+        rules: String,
+    ) -> Vec<(PolicyUid, Nack)> {
+        let nacked = self.engine.publisher().publish(&self.stores, policies);
+        self.rules.store(Arc::new(rules));
+        self.metrics.loaded(nacked.is_empty());
+        nacked
+    }
+
+    /// Sets the replicas of policies.
+    pub fn set_replicas(&self, replicas: &BTreeMap<PolicyUid, Replica>) {
+        self.engine.publisher().set_replicas(replicas);
+    }
+
+    /// Counts a configuration that was rejected.
+    pub fn rejected(&self) {
+        self.metrics.loaded(false);
+    }
+}
+
+impl Service {
+    /// Binds the ports and starts to accept connections. Until a configuration is published, questions are answered with an error.
+    /// Must be called within a tokio runtime, which serves the pages.
+    ///
+    /// # Errors
+    /// A port, a certificate or a worker cannot be had.
+    pub async fn start(options: Options) -> Result<Self, StartError> {
+        let Options {
+            grpc,
+            http,
+            admin,
+            debug,
+            ratelimit_debug,
+            prometheus,
+            workers,
+            max_connections,
+            tls,
+            age,
+            rls,
+            is_unhealthy_without_rules,
+            clock,
+        } = options;
+        let certificates = tls.map(Certificates::read).transpose()?;
+        let failed = |address: SocketAddr| move |error| StartError::Listen { address, error };
+        let listeners = listen::bind(grpc, workers.max(1)).map_err(failed(grpc))?;
+        let bound = listeners[0].local_addr().map_err(failed(grpc))?;
+        let runtimes = listeners.iter().map(|_| Builder::new_current_thread().enable_all().build());
+        let runtimes = runtimes.collect::<io::Result<Vec<_>>>().map_err(StartError::Worker)?;
+        let mut registry = Registry::with_prefix("sluice");
+        let engine = Engine::start(
+            EngineOptions {
+                runtime: runtimes.first().map_or_else(Handle::current, |runtime| runtime.handle().clone()),
+                clock,
+                startup_policy: StartupPolicy::Deny,
+                local_quota_keys: capacity::local_keys(),
+                load: Load::default(),
+            },
+            &mut registry,
+        );
+        let metrics = Metrics::new(registry);
+        let rls = Arc::new(Rls { engine: engine.clone(), options: rls, metrics: metrics.clone() });
+        let (signal, drain) = drain::channel();
+        let (health, health_server) = tonic_health::server::health_reporter();
+        for name in ["", HEALTH_NAME] {
+            health.set_service_status(name, ServingStatus::Serving).await;
+        }
+        let rules = Arc::<ArcSwap<String>>::default();
+        let pages = Pages {
+            engine: engine.clone(),
+            rls: rls.clone(),
+            metrics: metrics.clone(),
+            drain: drain.clone(),
+            rules: rules.clone(),
+            is_unhealthy_without_rules,
+        };
+        let (mut tasks, mut addresses) = (Vec::new(), Vec::new());
+        let mut routers: Vec<(SocketAddr, Router)> = Vec::new();
+        routers.extend(http.map(|address| (address, pages.clone().http())));
+        routers.extend(admin.map(|address| (address, pages.clone().admin())));
+        routers.extend(debug.map(|address| (address, pages.clone().debug())));
+        routers.extend(ratelimit_debug.map(|address| (address, pages.clone().ratelimit_debug())));
+        routers.extend(prometheus.map(|(address, path)| (address, pages.clone().prometheus(&path))));
+        for (address, router) in routers {
+            let listener = listen::bind(address, 1).map_err(failed(address))?.remove(0);
+            let listener = TcpListener::from_std(listener).map_err(failed(address))?;
+            addresses.push(listener.local_addr().map_err(failed(address))?);
+            tasks.push(tokio::spawn(async move {
+                if let Err(error) = axum::serve(listener, router).await {
+                    tracing::error!(%address, %error, "a port failed");
+                }
+            }));
+        }
+        tasks.push(tokio::spawn(engine.clone().run()));
+        if let Some(certificates) = &certificates {
+            tasks.push(tokio::spawn(certificates.clone().follow()));
+        }
+        let places = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
+        let others = TaskTracker::new();
+        let mut workers = Vec::new();
+        for (number, (runtime, listener)) in runtimes.into_iter().zip(listeners).enumerate() {
+            let acceptor = Acceptor {
+                methods: Methods { rls: rls.clone(), health: health_server.clone() },
+                certificates: certificates.clone(),
+                drain: drain.clone(),
+                places: places.clone(),
+                age,
+            };
+            let (end, ended) = oneshot::channel();
+            let (others, engine) = (others.clone(), engine.clone());
+            let token = (number > 0).then(|| others.token());
+            let thread = std::thread::Builder::new().name(format!("sluice-worker-{number}"));
+            let run = move || {
+                runtime.block_on(async {
+                    let deadline = acceptor.run(listener).await;
+                    engine.settle_thread().await;
+                    if token.is_none() {
+                        // It runs the store's tasks, so it ends after everything has been returned to the store.
+                        others.close();
+                        let _ = tokio::time::timeout_at(deadline, others.wait()).await;
+                        engine.close(deadline).await;
+                    }
+                    drop(token);
+                });
+                runtime.shutdown_background();
+                let _ = end.send(());
+            };
+            thread.spawn(run).map_err(StartError::Worker)?;
+            workers.push(ended);
+        }
+        Ok(Self {
+            grpc: bound,
+            pages: addresses,
+            engine,
+            metrics,
+            rules,
+            health,
+            drain: signal,
+            workers,
+            tasks,
+        })
+    }
+
+    /// Returns what publishes configurations, whose counters are in one store.
+    #[must_use]
+    pub fn publication(&self, stores: StoreChoices) -> Publication {
+        let Self { engine, metrics, rules, .. } = self;
+        Publication { engine: engine.clone(), metrics: metrics.clone(), rules: rules.clone(), stores }
+    }
+
+    /// Returns the address of the gRPC port.
+    #[must_use]
+    pub fn grpc(&self) -> SocketAddr {
+        self.grpc
+    }
+
+    /// Returns the addresses of the other ports, in the order of [`Options`].
+    #[must_use]
+    pub fn pages(&self) -> &[SocketAddr] {
+        &self.pages
+    }
+
+    /// Returns all metrics, in the `OpenMetrics` text format.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        self.metrics.text()
+    }
+
+    /// Becomes unready and ends connections after their calls for `delay`, in which Kubernetes removes the pod from its endpoints;
+    /// then stops accepting, and ends when all calls have ended or `grace` is over.
+    pub async fn shutdown(self, delay: Duration, grace: Duration) {
+        let Self { health, drain, workers, tasks, .. } = self;
+        for name in ["", HEALTH_NAME] {
+            health.set_service_status(name, ServingStatus::NotServing).await;
+        }
+        drain.drain();
+        tokio::time::sleep(delay).await;
+        drain.stop(Instant::now() + grace);
+        for worker in workers {
+            let _ = worker.await;
+        }
+        tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Accepts the connections of one worker.
+struct Acceptor<H: Health> {
+    methods: Methods<H>,
+    certificates: Option<Certificates>,
+    drain: DrainWatch,
+    /// Places for connections of all workers.
+    places: Arc<Semaphore>,
+    age: ConnectionAge,
+}
+
+impl<H: Health> Acceptor<H> {
+    /// Accepts connections until the service stops, and waits for them. Returns the deadline.
+    async fn run(self, listener: std::net::TcpListener) -> Instant {
+        let connections = TaskTracker::new();
+        let mut drain = self.drain.clone();
+        let accepting = async {
+            let listener = match TcpListener::from_std(listener) {
+                Ok(listener) => listener,
+                Err(error) => return tracing::error!(%error, "the gRPC port cannot be used"),
+            };
+            loop {
+                let Ok(place) = self.places.clone().acquire_owned().await else { return };
+                match listener.accept().await {
+                    Ok((stream, _)) => {
+                        let panics = self.methods.rls.metrics.panics.clone();
+                        let token = connections.token();
+                        let served = self.serve(stream);
+                        guard::spawn(
+                            async move {
+                                let _held = (place, token);
+                                served.await;
+                            },
+                            panics,
+                        );
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a connection");
+                        tokio::time::sleep(PAUSE_AFTER_ERROR).await;
+                    }
+                }
+            }
+        };
+        let deadline = tokio::select! {
+            deadline = drain.stopping() => deadline,
+            () = accepting => Instant::now(),
+        };
+        connections.close();
+        if tokio::time::timeout_at(deadline, connections.wait()).await.is_err() {
+            tracing::warn!(
+                connections = connections.len(),
+                "the grace period is over, closing the remaining connections"
+            );
+        }
+        deadline
+    }
+
+    fn serve(&self, stream: TcpStream) -> impl Future<Output = ()> + Send + use<H> {
+        let (methods, age, drain) = (self.methods.clone(), self.age, self.drain.clone());
+        let certificates = self.certificates.clone();
+        async move {
+            let _open = Open::new(methods.rls.metrics.connections.clone());
+            let _ = stream.set_nodelay(true);
+            let Some(certificates) = certificates else {
+                return grpc::serve(stream, methods, age, drain).await;
+            };
+            let acceptor = TlsAcceptor::from(certificates.config());
+            match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+                Ok(Ok(stream)) => {
+                    let shown = stream.get_ref().1.peer_certificates();
+                    if certificates.accepts(shown.and_then(<[_]>::first)) {
+                        grpc::serve(stream, methods, age, drain).await;
+                    } else {
+                        tracing::debug!("a caller's certificate has another name than the one that may ask");
+                    }
+                }
+                Ok(Err(error)) => tracing::debug!(%error, "a caller failed the handshake of TLS"),
+                Err(_) => tracing::debug!("a caller did not finish the handshake of TLS"),
+            }
+        }
+    }
+}
+
+/// Counts an open connection.
+struct Open(Gauge);
+
+impl Open {
+    fn new(connections: Gauge) -> Self {
+        connections.inc();
+        Self(connections)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

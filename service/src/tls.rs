@@ -1,0 +1,142 @@
+//! The certificates of the gRPC port, from files that are read again when they change.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
+
+/// Interval at which the files are read.
+const READ_EVERY: Duration = Duration::from_secs(5);
+
+/// The files of a server's certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate with those that lead to its authority, in PEM.
+    pub certificate: PathBuf,
+    /// Its private key, in PEM.
+    pub key: PathBuf,
+    /// The authorities of clients, in PEM. With it, a client without a certificate is refused.
+    pub client_ca: Option<PathBuf>,
+    /// The name that the certificate of a client must have: a DNS name or a URI.
+    pub client_name: Option<String>,
+}
+
+/// A certificate that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{file}: {reason}")]
+pub struct TlsError {
+    file: String,
+    reason: String,
+}
+
+/// The certificate in use. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct Certificates {
+    files: TlsFiles,
+    current: Arc<ArcSwap<(Vec<Vec<u8>>, Arc<ServerConfig>)>>,
+}
+
+impl Certificates {
+    /// Reads the files.
+    pub(crate) fn read(files: TlsFiles) -> Result<Self, TlsError> {
+        let bytes = files.bytes()?;
+        let config = files.config(&bytes)?;
+        Ok(Self { files, current: Arc::new(ArcSwap::from_pointee((bytes, config))) })
+    }
+
+    /// Reports whether a caller with this certificate may ask.
+    pub(crate) fn accepts(&self, certificate: Option<&CertificateDer<'_>>) -> bool {
+        let Some(name) = &self.files.client_name else { return true };
+        certificate.is_some_and(|certificate| has_name(certificate, name))
+    }
+
+    /// Returns the configuration for the next connection.
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        self.current.load().1.clone()
+    }
+
+    /// Takes changes of the files over. A file that cannot be used is told once, and what is in use stays. Never returns.
+    pub(crate) async fn follow(self) {
+        let mut rejected = None;
+        loop {
+            tokio::time::sleep(READ_EVERY).await;
+            let read = self.files.bytes();
+            match read {
+                Ok(bytes) if bytes == self.current.load().0 || rejected.as_ref() == Some(&bytes) => {}
+                Ok(bytes) => match self.files.config(&bytes) {
+                    Ok(config) => {
+                        self.current.store(Arc::new((bytes, config)));
+                        rejected = None;
+                        tracing::info!("the certificate of the gRPC port was replaced");
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "the new certificate of the gRPC port is not used, the old one stays");
+                        rejected = Some(bytes);
+                    }
+                },
+                Err(error) => tracing::debug!(%error, "the certificate of the gRPC port cannot be read"),
+            }
+        }
+    }
+}
+
+impl TlsFiles {
+    fn bytes(&self) -> Result<Vec<Vec<u8>>, TlsError> {
+        let files = [&self.certificate, &self.key].into_iter().chain(&self.client_ca);
+        files.map(|file| std::fs::read(file).map_err(|error: io::Error| failed(file, error))).collect()
+    }
+
+    /// `bytes` has the contents in the order of the fields.
+    fn config(&self, bytes: &[Vec<u8>]) -> Result<Arc<ServerConfig>, TlsError> {
+        let certificates = pem_certificates(&self.certificate, &bytes[0])?;
+        let key = PrivateKeyDer::from_pem_slice(&bytes[1]).map_err(|error| failed(&self.key, error))?;
+        let builder = ServerConfig::builder();
+        let builder = match (&self.client_ca, bytes.get(2)) {
+            (Some(file), Some(bytes)) => {
+                let mut roots = RootCertStore::empty();
+                for authority in pem_certificates(file, bytes)? {
+                    roots.add(authority).map_err(|error| failed(file, error))?;
+                }
+                let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build();
+                builder.with_client_cert_verifier(verifier.map_err(|error| failed(file, error))?)
+            }
+            _ => builder.with_no_client_auth(),
+        };
+        let config = builder.with_single_cert(certificates, key);
+        let mut config = config.map_err(|error| failed(&self.certificate, error))?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+/// Reports whether a certificate has a DNS name or a URI.
+fn has_name(certificate: &CertificateDer<'_>, name: &str) -> bool {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
+    let Ok(Some(names)) = certificate.subject_alternative_name() else { return false };
+    names.value.general_names.iter().any(|known| match known {
+        GeneralName::DNSName(known) => known.eq_ignore_ascii_case(name),
+        GeneralName::URI(known) => *known == name,
+        _ => false,
+    })
+}
+
+/// Reads all certificates of a file.
+fn pem_certificates(file: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let certificates = CertificateDer::pem_slice_iter(bytes).collect::<Result<Vec<_>, _>>();
+    let certificates = certificates.map_err(|error| failed(file, error))?;
+    if certificates.is_empty() {
+        return Err(failed(file, "no certificate in PEM"));
+    }
+    Ok(certificates)
+}
+
+fn failed(file: &Path, reason: impl ToString) -> TlsError {
+    TlsError { file: file.display().to_string(), reason: reason.to_string() }
+}

@@ -1,0 +1,345 @@
+//! What the door `rls` says, over real gRPC.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use sluice_service::messages::{Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest};
+use sluice_service::rls::RlsOptions;
+use tonic::Code;
+
+use crate::support::{Caller, RULES, metric, of, question, start, start_with, words};
+
+const SHOP: &str = "
+domain: shop
+descriptors:
+- key: user
+  rate_limit: {unit: minute, requests_per_unit: 3}
+- key: user
+  value: mallory
+  rate_limit: {unit: day, requests_per_unit: 0}
+- key: tenant
+  rate_limit: {unit: hour, requests_per_unit: 5}
+- key: internal
+  rate_limit: {unlimited: true}
+- key: budget
+  rate_limit: {unit: day, requests_per_unit: 10}
+- key: observed
+  rate_limit: {unit: minute, requests_per_unit: 1}
+  shadow_mode: true
+- key: quota
+  rate_limit: {unit: minute, requests_per_unit: 1}
+  quota_mode: true
+- key: file
+  value: images*
+  share_threshold: true
+  rate_limit: {unit: minute, requests_per_unit: 2}
+- key: path
+  value: /api/*/items
+  descriptors:
+  - key: method
+    rate_limit: {unit: minute, requests_per_unit: 1}
+";
+
+fn hits(descriptor: RateLimitDescriptor, hits: u64) -> RateLimitDescriptor {
+    RateLimitDescriptor { hits_addend: Some(hits), ..descriptor }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_denied_request_charges_none_of_its_descriptors() {
+    let running = start(SHOP).await;
+    let mut caller = Caller::connect(&running).await;
+    let both = [of(&[("user", "alice")]), of(&[("tenant", "acme")])];
+    for expected in ["ok: ok 2/3 ok 4/5", "ok: ok 1/3 ok 3/5", "ok: ok 0/3 ok 2/5"] {
+        assert_eq!(caller.words("shop", &both).await, expected);
+    }
+    for _ in 0..5 {
+        assert_eq!(caller.words("shop", &both).await, "over: over 0/3 ok 2/5");
+    }
+    assert_eq!(caller.words("shop", &both[1..]).await, "ok: ok 1/5");
+    running.clock.advance_micros(30_000_000);
+    assert_eq!(caller.words("shop", &both).await, "ok: ok 2/3 ok 0/5", "the next minute");
+    let denied = r#"{policy_namespace="@rls",policy="shop",limit="user",outcome="denied"}"#;
+    assert_eq!(metric(&running, "sluice_decisions_total").get(denied).map(String::as_str), Some("5"));
+    assert_eq!(metric(&running, "sluice_rls_answers_total")[r#"{answer="over_limit"}"#], "5");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_status_says_what_remains_of_which_limit_and_when_there_is_more() {
+    let running = start(SHOP).await;
+    let mut caller = Caller::connect(&running).await;
+    let response =
+        caller.ask(question("shop", &[of(&[("user", "a")]), of(&[("user", "mallory")])])).await.unwrap();
+    let [first, second] = &response.statuses[..] else { panic!("{response:?}") };
+    let limit = first.current_limit.as_ref().unwrap();
+    assert_eq!((limit.requests_per_unit, limit.unit, limit.unit_multiplier), (3, 2, 0));
+    assert_eq!(first.duration_until_reset.unwrap().seconds, 30);
+    assert_eq!(first.limit_remaining, 3, "nothing is charged, because the other one admits nothing");
+    assert_eq!((second.code, second.limit_remaining), (2, 0));
+    assert_eq!(second.current_limit.as_ref().unwrap().unit, 4);
+    let until_midnight = second.duration_until_reset.unwrap().seconds;
+    assert!((1..=86_400).contains(&until_midnight), "{until_midnight}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_hits_were_used_and_are_charged_above_the_limit_too() {
+    let running = start(SHOP).await;
+    let mut caller = Caller::connect(&running).await;
+    let budget = || of(&[("budget", "acme")]);
+    assert_eq!(caller.words("shop", &[hits(budget(), 8)]).await, "ok: ok 2/10");
+    assert_eq!(caller.words("shop", &[hits(budget(), 5)]).await, "over: over 0/10", "13 were used");
+    assert_eq!(
+        caller.words("shop", &[hits(budget(), 0)]).await,
+        "over: over 0/10",
+        "a look, while nothing is left"
+    );
+    let back = RateLimitDescriptor { is_negative_hits: true, ..hits(budget(), 3) };
+    assert_eq!(caller.words("shop", &[back.clone()]).await, "ok: ok 0/10", "13 were used, now 10");
+    assert_eq!(caller.words("shop", &[budget()]).await, "over: over 0/10", "10 of 10 are used");
+    assert_eq!(caller.words("shop", &[back]).await, "ok: ok 3/10");
+    assert_eq!(caller.words("shop", &[hits(budget(), 0)]).await, "ok: ok 3/10", "a look charges nothing");
+    let all = RateLimitDescriptor { is_negative_hits: true, ..hits(budget(), 1 << 40) };
+    assert_eq!(caller.words("shop", &[all]).await, "ok: ok 10/10");
+    assert_eq!(caller.words("shop", &[hits(budget(), 0)]).await, "ok: ok 10/10", "never below zero");
+    let request = RateLimitRequest { hits_addend: 4, ..question("shop", &[budget(), hits(budget(), 0)]) };
+    assert_eq!(
+        words(&caller.ask(request).await.unwrap()),
+        "ok: ok 6/10 ok 10/10",
+        "the request's hits are for those without"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_that_is_denied_keeps_the_others_from_being_charged() {
+    let running = start(SHOP).await;
+    let mut caller = Caller::connect(&running).await;
+    let look = || hits(of(&[("budget", "b")]), 0);
+    assert_eq!(caller.words("shop", &[of(&[("user", "u")]), look()]).await, "ok: ok 2/3 ok 10/10");
+    assert_eq!(caller.words("shop", &[hits(of(&[("budget", "b")]), 10)]).await, "ok: ok 0/10");
+    assert_eq!(caller.words("shop", &[of(&[("user", "u")]), look()]).await, "over: ok 2/3 over 0/10");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_descriptor_twice_costs_two() {
+    let running = start(SHOP).await;
+    let mut caller = Caller::connect(&running).await;
+    let twice = [of(&[("user", "a")]), of(&[("user", "a")])];
+    assert_eq!(caller.words("shop", &twice).await, "ok: ok 1/3 ok 1/3");
+    assert_eq!(caller.words("shop", &twice).await, "over: over 0/3 over 0/3");
+    assert_eq!(caller.words("shop", &twice[..1]).await, "ok: ok 0/3", "the denied request charged nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_that_deny_nothing_count_alone() {
+    let running = start(SHOP).await;
+    let mut caller = Caller::connect(&running).await;
+    let all = |user: &str| {
+        [of(&[("observed", "x")]), of(&[("quota", "x")]), of(&[("internal", "x")]), of(&[("user", user)])]
+    };
+    assert_eq!(caller.words("shop", &all("a")).await, "ok: ok 0/1 ok 0/1 ok ok 2/3");
+    assert_eq!(caller.words("shop", &all("b")).await, "ok: ok 0/1 ok 0/1 ok ok 2/3");
+    let response = caller.ask(question("shop", &all("c"))).await.unwrap();
+    assert_eq!(response.statuses[2].limit_remaining, u32::MAX, "unlimited");
+    assert_eq!(response.statuses[2].current_limit, None);
+    let observed = r#"{policy_namespace="@rls",policy="shop",limit="observed",outcome="shadow_denied"}"#;
+    assert_eq!(metric(&running, "sluice_decisions_total")[observed], "2");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_modes_of_the_whole_service_deny_nothing_and_say_it_in_metadata() {
+    let quota = |options: &mut sluice_service::Options| {
+        options.rls = RlsOptions { quota: true, metadata: true, ..RlsOptions::default() };
+    };
+    let running = start_with(quota, RULES, &[SHOP]).await;
+    let mut caller = Caller::connect(&running).await;
+    let both = [of(&[("tenant", "t")]), of(&[("user", "mallory")])];
+    let response = caller.ask(question("shop", &both)).await.unwrap();
+    assert_eq!(words(&response), "ok: ok 4/5 ok 0/0");
+    let metadata = format!("{:?}", response.dynamic_metadata.unwrap());
+    assert!(metadata.contains("quotaModeViolations") && metadata.contains("user=mallory"), "{metadata}");
+    let shadow = |options: &mut sluice_service::Options| {
+        options.rls = RlsOptions { shadow: true, ..RlsOptions::default() };
+    };
+    let running = start_with(shadow, RULES, &[SHOP]).await;
+    let mut caller = Caller::connect(&running).await;
+    assert_eq!(caller.words("shop", &both).await, "ok: ok 4/5 over 0/0", "each limit counts alone");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_report_the_limit_that_is_nearest() {
+    let named = |options: &mut sluice_service::Options| {
+        options.rls.headers = Some(["X-Limit", "X-Left", "X-Reset"].map(str::to_owned));
+    };
+    let running = start_with(named, RULES, &[SHOP]).await;
+    let mut caller = Caller::connect(&running).await;
+    let response =
+        caller.ask(question("shop", &[of(&[("tenant", "t")]), of(&[("user", "a")])])).await.unwrap();
+    let headers: Vec<_> = response
+        .response_headers_to_add
+        .iter()
+        .map(|header| format!("{}: {}", header.key, header.value))
+        .collect();
+    assert_eq!(headers, ["X-Limit: 3", "X-Left: 2", "X-Reset: 30"]);
+    let response = caller.ask(question("shop", &[of(&[("none", "t")])])).await.unwrap();
+    assert_eq!(response.response_headers_to_add, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_replaces_another_in_the_same_request_only() {
+    let running = start(
+        "
+domain: d
+descriptors:
+- key: kind
+  value: read
+  descriptors:
+  - key: user
+    rate_limit: {name: reads, unit: minute, requests_per_unit: 5}
+- key: path
+  value: /special
+  descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 10, replaces: [{name: reads}]}
+",
+    )
+    .await;
+    let mut caller = Caller::connect(&running).await;
+    let (read, special) =
+        (of(&[("kind", "read"), ("user", "u")]), of(&[("path", "/special"), ("user", "u")]));
+    assert_eq!(caller.words("d", &[read.clone(), special]).await, "ok: ok ok 9/10");
+    assert_eq!(caller.words("d", &[read]).await, "ok: ok 4/5");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_descriptor_may_bring_its_own_rate() {
+    let running = start(SHOP).await;
+    let mut caller = Caller::connect(&running).await;
+    let with = |pairs: &[(&str, &str)], requests_per_unit, unit| RateLimitDescriptor {
+        limit: Some(RateLimitOverride { requests_per_unit, unit }),
+        ..of(pairs)
+    };
+    let alice = &[("user", "alice")][..];
+    assert_eq!(caller.words("shop", &[with(alice, 100, 2)]).await, "ok: ok 99/100");
+    assert_eq!(caller.words("shop", &[of(alice)]).await, "ok: ok 1/3", "it counts in the same counter");
+    assert_eq!(caller.words("shop", &[with(&[("no", "rule")], 2, 3)]).await, "ok: ok 1/2");
+    assert_eq!(caller.words("shop", &[with(&[("no", "rule")], 2, 3)]).await, "ok: ok 0/2");
+    assert_eq!(caller.words("shop", &[with(&[("no", "rule")], 2, 3)]).await, "over: over 0/2");
+    assert_eq!(caller.words("shop", &[with(&[("no", "other")], 0, 3)]).await, "over: over 0/0");
+    assert_eq!(
+        caller.words("shop", &[with(alice, 100, 99)]).await,
+        "ok: ok 0/3",
+        "no unit: the rule applies"
+    );
+    assert_eq!(caller.words("shop", &[with(&[("user", "mallory")], 7, 2)]).await, "ok: ok 6/7");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn patterns_match_at_the_end_and_in_the_middle() {
+    let running = start(SHOP).await;
+    let mut caller = Caller::connect(&running).await;
+    for (file, expected) in [
+        ("images1", "ok: ok 1/2"),
+        ("images2", "ok: ok 0/2"),
+        ("images3", "over: over 0/2"),
+        ("text", "ok: ok"),
+    ] {
+        assert_eq!(caller.words("shop", &[of(&[("file", file)])]).await, expected, "{file}");
+    }
+    let path = |path| of(&[("path", path), ("method", "GET")]);
+    assert_eq!(caller.words("shop", &[path("/api/1/items")]).await, "ok: ok 0/1");
+    assert_eq!(caller.words("shop", &[path("/api/2/items")]).await, "ok: ok 0/1", "a counter for each value");
+    assert_eq!(caller.words("shop", &[path("/api/1/items")]).await, "over: over 0/1");
+    assert_eq!(caller.words("shop", &[path("/api/items")]).await, "ok: ok");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_can_put_into_a_header_is_no_error() {
+    let running = start(SHOP).await;
+    let mut caller = Caller::connect(&running).await;
+    let bytes = |value: Bytes| RateLimitDescriptor {
+        entries: vec![Entry { key: Bytes::from_static(b"user"), value }],
+        ..RateLimitDescriptor::default()
+    };
+    let broken = || bytes(Bytes::from_static(b"caf\xe9 \xff\x00"));
+    for expected in ["ok: ok 2/3", "ok: ok 1/3", "ok: ok 0/3", "over: over 0/3"] {
+        assert_eq!(caller.words("shop", &[broken()]).await, expected);
+    }
+    assert_eq!(caller.words("shop", &[bytes(Bytes::from_static(b"caf\xe8 \xff\x00"))]).await, "ok: ok 2/3");
+    let long = |end: u8| bytes([vec![b'x'; 65_536], vec![end]].concat().into());
+    assert_eq!(caller.words("shop", &[long(1)]).await, "ok: ok 2/3");
+    assert_eq!(caller.words("shop", &[long(1)]).await, "ok: ok 1/3");
+    assert_eq!(caller.words("shop", &[long(2)]).await, "ok: ok 2/3");
+    assert_eq!(caller.words("shop", &[bytes(Bytes::new())]).await, "ok: ok 2/3", "an empty value is a value");
+    let many: Vec<_> = (0..257).map(|n| of(&[("user", &format!("u{n}"))])).collect();
+    let response = caller.ask(question("shop", &many)).await.unwrap();
+    assert_eq!((response.overall_code, response.statuses.len()), (1, 257));
+    assert!(response.statuses.iter().all(|status| status.limit_remaining == 2));
+    let entries = |count| of(&vec![("user", "a"); count]);
+    assert_eq!(caller.words("shop", &[entries(160)]).await, "ok: ok", "no rule has so many levels");
+    // One of 257 is exhausted: none of the others is charged.
+    for _ in 0..2 {
+        caller.words("shop", &[of(&[("user", "u256")])]).await;
+    }
+    let response = caller.ask(question("shop", &many)).await.unwrap();
+    assert_eq!(response.overall_code, 2);
+    // What was charged for a moment is given back by a task.
+    let look = [hits(of(&[("user", "u0")]), 0)];
+    let began = Instant::now();
+    while caller.words("shop", &look).await != "ok: ok 2/3" {
+        assert!(began.elapsed() < Duration::from_secs(60), "the charge is given back");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn absurd_numbers_are_bounded() {
+    let running = start(SHOP).await;
+    let mut caller = Caller::connect(&running).await;
+    let budget = |name| of(&[("budget", name)]);
+    for hits_addend in [1 << 40, u64::MAX] {
+        assert_eq!(caller.words("shop", &[hits(budget("x"), hits_addend)]).await, "over: over 0/10");
+    }
+    let back = RateLimitDescriptor { is_negative_hits: true, ..hits(budget("y"), u64::MAX) };
+    assert_eq!(caller.words("shop", &[back]).await, "ok: ok 10/10");
+    let request = RateLimitRequest { hits_addend: u32::MAX, ..question("shop", &[budget("z")]) };
+    assert_eq!(words(&caller.ask(request).await.unwrap()), "over: over 0/10");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_without_a_domain_or_descriptors_are_ratelimits_errors_and_unknown_domains_pass() {
+    let running = start(SHOP).await;
+    let mut caller = Caller::connect(&running).await;
+    let error = caller.ask(question("", &[of(&[("user", "a")])])).await.unwrap_err();
+    assert_eq!((error.code(), error.message()), (Code::Unknown, "rate limit domain must not be empty"));
+    let error = caller.ask(question("shop", &[])).await.unwrap_err();
+    assert_eq!(
+        (error.code(), error.message()),
+        (Code::Unknown, "rate limit descriptor list must not be empty")
+    );
+    assert_eq!(caller.words("elsewhere", &[of(&[("user", "mallory")])]).await, "ok: ok");
+    assert_eq!(metric(&running, "sluice_rls_unknown_domain_total")[""], "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_callers_at_once_get_the_limit_exactly() {
+    let running =
+        start("{domain: d, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1000}}]}").await;
+    let caller = Caller::connect(&running).await;
+    let calls = (0..50).map(|_| {
+        let mut caller = caller.clone();
+        tokio::spawn(async move {
+            let mut admitted = 0;
+            for _ in 0..60 {
+                let response = caller.ask(question("d", &[of(&[("k", "v")])])).await.unwrap();
+                admitted += u32::from(response.overall_code == 1);
+            }
+            admitted
+        })
+    });
+    let mut admitted = 0;
+    for call in calls.collect::<Vec<_>>() {
+        admitted += call.await.unwrap();
+    }
+    assert_eq!(admitted, 1000);
+}

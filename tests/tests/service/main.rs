@@ -1,0 +1,267 @@
+//! Real Envoys ask the service, in place of envoyproxy/ratelimit: by its environment variables and its files, with counters in a real
+//! Redis. `SLUICE_ENVOY` is the path of Envoy, as bench/tools/install.sh prints it.
+
+use std::path::Path;
+
+use futures::future::join_all;
+use sluice_tests::application::immediate;
+use sluice_tests::client::{KeepAlive, Response, get, send};
+use sluice_tests::components::Redis;
+use sluice_tests::process::{Process, binary, free_port};
+use sluice_tests::wait::until;
+use tempfile::TempDir;
+
+const RULES: &str = "
+domain: shop
+descriptors:
+- key: user
+  rate_limit: {unit: day, requests_per_unit: 3}
+- key: tenant
+  rate_limit: {unit: day, requests_per_unit: 2}
+- key: cost
+  rate_limit: {unit: day, requests_per_unit: 10}
+- key: all
+  value: aligned
+  rate_limit: {unit: day, requests_per_unit: 1000}
+- key: all
+  value: outage
+  rate_limit: {unit: day, requests_per_unit: 100}
+";
+
+/// The service as a process, in place of ratelimit.
+struct Service {
+    process: Process,
+    folder: TempDir,
+    grpc: u16,
+    http: u16,
+    admin: u16,
+}
+
+impl Service {
+    /// Starts it with a Redis, and waits until it is ready.
+    async fn start(redis: &Redis) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("config")).unwrap();
+        std::fs::write(folder.path().join("config/shop.yaml"), RULES).unwrap();
+        let [grpc, http, debug, admin, clients] = [(); 5].map(|()| free_port());
+        let environment = [
+            ("RUNTIME_ROOT", folder.path().display().to_string()),
+            ("REDIS_SOCKET_TYPE", "tcp".to_owned()),
+            ("REDIS_URL", redis.url.replace("redis://", "")),
+            ("GRPC_HOST", "127.0.0.1".to_owned()),
+            ("GRPC_PORT", grpc.to_string()),
+            ("PORT", http.to_string()),
+            ("DEBUG_PORT", debug.to_string()),
+            ("USE_STATSD", "false".to_owned()),
+            ("SLUICE_ADMIN", format!("127.0.0.1:{admin}")),
+            ("SLUICE_DEBUG", format!("127.0.0.1:{clients}")),
+            ("SLUICE_LATENCY_BUDGET", "500ms".to_owned()),
+        ];
+        let arguments = ["--compat", "ratelimit"].map(str::to_owned);
+        let log = folder.path().join("log");
+        let process = Process::start(&binary("sluice-service"), &arguments, &environment, &log, "TERM");
+        let service = Self { process, folder, grpc, http, admin };
+        until("the service is ready", async || {
+            let ready = ready(service.admin).await;
+            (ready == Some(200)).then_some(())
+        })
+        .await;
+        service
+    }
+}
+
+async fn ready(port: u16) -> Option<u16> {
+    tokio::net::TcpStream::connect(("127.0.0.1", port)).await.ok()?;
+    Some(get(&format!("127.0.0.1:{port}"), "/readyz", &[]).await.status)
+}
+
+/// Envoy as a process.
+struct Envoy {
+    _process: Process,
+    _folder: TempDir,
+    /// Address of the listener with limits in its routes.
+    routes: String,
+    /// Address of the listener with limits in the filter.
+    filter: String,
+    admin: String,
+}
+
+impl Envoy {
+    async fn start(application: &str, service: u16) -> Self {
+        let envoy =
+            std::env::var("SLUICE_ENVOY").expect("SLUICE_ENVOY is the path of Envoy: run `make test`");
+        let folder = tempfile::tempdir().unwrap();
+        let [routes, filter, admin] = [(); 3].map(|()| free_port());
+        let (_, application) = application.rsplit_once(':').unwrap();
+        let yaml = include_str!("envoy.yaml")
+            .replace("@LISTEN@", &routes.to_string())
+            .replace("@FILTER@", &filter.to_string())
+            .replace("@ADMIN@", &admin.to_string())
+            .replace("@APPLICATION@", application)
+            .replace("@SERVICE@", &service.to_string());
+        let file = folder.path().join("envoy.yaml");
+        std::fs::write(&file, yaml).unwrap();
+        let config = file.display().to_string();
+        let arguments = ["-c", &config, "--use-dynamic-base-id", "--concurrency", "1"].map(str::to_owned);
+        let process = Process::start(Path::new(&envoy), &arguments, &[], &folder.path().join("log"), "KILL");
+        let address = |port| format!("127.0.0.1:{port}");
+        let envoy = Self {
+            _process: process,
+            _folder: folder,
+            routes: address(routes),
+            filter: address(filter),
+            admin: address(admin),
+        };
+        until("Envoy is ready", async || {
+            tokio::net::TcpStream::connect(&envoy.routes).await.ok()?;
+            tokio::net::TcpStream::connect(&envoy.admin).await.ok()?;
+            (get(&envoy.admin, "/ready", &[]).await.status == 200).then_some(())
+        })
+        .await;
+        envoy
+    }
+
+    /// Returns a statistic of the limits of the application's routes.
+    async fn statistic(&self, name: &str) -> u64 {
+        let name = format!("cluster.application.ratelimit.{name}: ");
+        let text = get(&self.admin, "/stats?filter=ratelimit", &[]).await.body;
+        text.lines().find_map(|line| line.strip_prefix(&*name)?.parse().ok()).unwrap_or(0)
+    }
+}
+
+fn header<'a>(response: &'a Response, name: &str) -> &'a str {
+    response.header(name).unwrap_or("")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_way_of_envoy_to_ask_is_answered() {
+    let (redis, application) = (Redis::start().await, immediate().await);
+    let service = Service::start(&redis).await;
+    let envoy = Envoy::start(&application, service.grpc).await;
+    let alice = [("x-user", "alice")];
+    for left in ["2", "1", "0"] {
+        let response = get(&envoy.routes, "/user", &alice).await;
+        assert_eq!((response.status, header(&response, "x-ratelimit-remaining")), (200, left));
+        assert_eq!(header(&response, "x-ratelimit-limit"), "3, 3;w=86400");
+    }
+    let denied = get(&envoy.routes, "/user", &alice).await;
+    assert_eq!((denied.status, header(&denied, "x-ratelimit-remaining")), (429, "0"));
+    let reset: u64 = header(&denied, "x-ratelimit-reset").parse().unwrap();
+    assert!((1..=86_400).contains(&reset), "{reset}");
+    assert_eq!(get(&envoy.routes, "/user", &[("x-user", "bob")]).await.status, 200);
+
+    // Limits of the filter itself.
+    let acme = [("x-tenant", "acme")];
+    let mut filtered = Vec::new();
+    for _ in 0..3 {
+        filtered.push(get(&envoy.filter, "/", &acme).await.status);
+    }
+    assert_eq!(filtered, [200, 200, 429]);
+
+    // Bytes that are no UTF-8 reach the service as they are.
+    let request = b"GET /user HTTP/1.1\r\nhost: a\r\nx-user: caf\xe9\xff\r\nconnection: close\r\n\r\n";
+    let mut broken = Vec::new();
+    for _ in 0..4 {
+        // The application of this test does not understand them.
+        broken.push(send(&envoy.routes, request).await.status == 429);
+    }
+    assert_eq!(broken, [false, false, false, true]);
+
+    // A look when the request begins, and four hits when its stream is done: 4, 8, 12 of 10.
+    let carol = [("x-user", "carol")];
+    for admitted in 1..=3_u64 {
+        assert_eq!(get(&envoy.routes, "/cost", &carol).await.status, 200);
+        until("the hits are reported", async || {
+            let metrics = get(&format!("127.0.0.1:{}", service.admin), "/metrics", &[]).await.body;
+            let admitted_line =
+                "sluice_decisions_total{policy_namespace=\"@rls\",policy=\"shop\",limit=\"cost\",outcome=\"admitted\"} ";
+            let counted: Option<u64> =
+                metrics.lines().find_map(|line| line.strip_prefix(admitted_line)?.parse().ok());
+            // The look and the report of each request, of which the last report is over the limit.
+            let expected = if admitted == 3 { 5 } else { 2 * admitted };
+            (counted == Some(expected)).then_some(())
+        })
+        .await;
+    }
+    until("the budget is used up", async || {
+        (get(&envoy.routes, "/cost", &carol).await.status == 429).then_some(())
+    })
+    .await;
+    assert_eq!(envoy.statistic("error").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_envoys_with_many_connections_admit_the_limit_exactly() {
+    let (redis, application) = (Redis::start().await, immediate().await);
+    let (one, two) = (Service::start(&redis).await, Service::start(&redis).await);
+    let envoys = [Envoy::start(&application, one.grpc).await, Envoy::start(&application, two.grpc).await];
+    let connections = (0..64).map(|n| {
+        let mut connection = KeepAlive::at(&envoys[n % 2].routes, "/aligned");
+        async move {
+            let mut admitted = 0;
+            for _ in 0..40 {
+                admitted += u32::from(connection.get().await == 200);
+            }
+            admitted
+        }
+    });
+    assert_eq!(join_all(connections).await.into_iter().sum::<u32>(), 1000);
+    for envoy in &envoys {
+        assert_eq!(envoy.statistic("error").await, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_redis_envoy_has_answers_and_an_edit_is_taken_over() {
+    let application = immediate().await;
+    let mut redis = Some(Redis::start().await);
+    let service = Service::start(redis.as_ref().unwrap()).await;
+    let envoy = Envoy::start(&application, service.grpc).await;
+    assert_eq!(get(&envoy.routes, "/user", &[("x-user", "dave")]).await.status, 200);
+    drop(redis.take());
+    // The local quota knows what was used: two of three are left.
+    let mut statuses = Vec::new();
+    for _ in 0..4 {
+        statuses.push(get(&envoy.routes, "/user", &[("x-user", "dave")]).await.status);
+    }
+    assert_eq!(statuses, [200, 200, 429, 429]);
+    assert_eq!(envoy.statistic("error").await, 0);
+
+    // An edit, in the way in which Kubernetes replaces the files of a ConfigMap.
+    let config = service.folder.path().join("config");
+    let new = config.join("..2026");
+    std::fs::create_dir(&new).unwrap();
+    std::fs::write(new.join("shop.yaml"), RULES.replace("requests_per_unit: 3", "requests_per_unit: 5"))
+        .unwrap();
+    std::os::unix::fs::symlink("..2026/shop.yaml", config.join("link")).unwrap();
+    std::fs::rename(config.join("link"), config.join("shop.yaml")).unwrap();
+    until("the edit is in force", async || {
+        (get(&envoy.routes, "/user", &[("x-user", "dave")]).await.status == 200).then_some(())
+    })
+    .await;
+    assert_eq!(get(&format!("127.0.0.1:{}", service.http), "/healthcheck", &[]).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_ends_answers_what_it_was_asked() {
+    let (redis, application) = (Redis::start().await, immediate().await);
+    let mut service = Service::start(&redis).await;
+    let envoy = Envoy::start(&application, service.grpc).await;
+    let mut connection = KeepAlive::at(&envoy.routes, "/aligned");
+    let grpc = service.grpc;
+    let ending = tokio::task::spawn_blocking(move || {
+        let code = service.process.stop();
+        (code, service.process.output())
+    });
+    // While it drains, all requests are answered and counted.
+    let mut asked = 0;
+    while !ending.is_finished() && envoy.statistic("error").await == 0 {
+        assert!(matches!(connection.get().await, 200 | 429));
+        asked += 1;
+    }
+    let port = ("127.0.0.1", grpc);
+    assert!(tokio::net::TcpStream::connect(port).await.is_err(), "an error while connections were accepted");
+    let (code, log) = ending.await.unwrap();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("drained") && asked > 10, "{asked} {log}");
+}
