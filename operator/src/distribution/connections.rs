@@ -192,7 +192,8 @@ impl Place {
         }
     }
 
-    fn is_stranger(&self) -> bool {
+    /// Reports whether the connection is still a stranger's.
+    pub(super) fn is_stranger(&self) -> bool {
         let taken = self.places.lock();
         taken.sources.get(&self.source).is_some_and(|source| source.strangers.contains_key(&self.number))
     }
@@ -216,7 +217,7 @@ impl Connections {
     }
 
     /// Waits for a place of a connection. `None` if there are too many.
-    async fn place(&self, source: IpAddr) -> Option<Arc<Place>> {
+    pub(super) async fn place(&self, source: IpAddr) -> Option<Arc<Place>> {
         // Not the network: the pods of a zone may share a /64.
         let (source, places) = (source.to_canonical(), &self.0);
         if !places.lock().enter(source, places.maxima) {
