@@ -6,6 +6,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
+use std::sync::atomic::Ordering;
 
 use sluice_config::PolicyHash;
 use sluice_config::message::{PolicyReport, Report, StoreReport};
@@ -105,6 +106,22 @@ async fn policies_take_effect_with_the_credentials_and_are_reported_after_that()
     assert_eq!(report.session, session.name);
     assert_eq!(test.limit().await, "10", "a reported policy has taken effect");
     assert_eq!(page(test.sidecar.admin().unwrap(), "/startupz").await.status, 200);
+}
+
+#[tokio::test]
+async fn the_reports_of_a_session_share_a_connection() {
+    let mut test = Following::start().await;
+    let session = test.operator.session().await;
+    session.credentials("1");
+    for requests in 1..=5 {
+        session.policies("2", &[("uid-a", &json("a", requests))]);
+        test.operator.report().await;
+    }
+    assert_eq!(
+        test.operator.connections.load(Ordering::SeqCst),
+        2,
+        "one for the session and one for reports"
+    );
 }
 
 #[tokio::test]

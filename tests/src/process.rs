@@ -51,12 +51,17 @@ impl Process {
         Self { guard: command.spawn().expect("bash starts"), log: log.to_owned() }
     }
 
+    /// Sends the child its signal.
+    pub fn signal(&mut self) {
+        drop(self.guard.stdin.take());
+    }
+
     /// Stops the child with its signal, waits for it and returns its exit code.
     ///
     /// # Panics
     /// When the guard cannot be waited for.
     pub fn stop(&mut self) -> Option<i32> {
-        drop(self.guard.stdin.take());
+        self.signal();
         self.guard.wait().expect("the guard ends").code()
     }
 

@@ -1,5 +1,5 @@
-//! HTTPS to the operator, with the operator's own certificate authority and the pod's token. Both are read
-//! for every connection, because both rotate in their files.
+//! HTTPS to the operator, with the operator's own certificate authority and the pod's token. The authority is read
+//! for every connection and the token for every request, because both rotate in their files.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,6 +11,7 @@ use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderValue, Request, Response, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, InvalidDnsNameError, ServerName};
@@ -29,6 +30,10 @@ pub struct Operator {
     ca_file: PathBuf,
     token_file: PathBuf,
 }
+
+/// A connection to the operator that is kept for further requests.
+#[derive(Debug, Default)]
+pub(crate) struct KeptConnection(Option<SendRequest<Full<Bytes>>>);
 
 /// A URL that cannot be an operator's.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +77,15 @@ impl Operator {
     /// Sends a request on a new connection.
     pub(crate) async fn send(
         &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, OperatorError> {
+        self.send_on(&mut KeptConnection::default(), request).await
+    }
+
+    /// Sends a request on a connection that is kept, or on a new one if there is none, and keeps it.
+    pub(crate) async fn send_on(
+        &self,
+        kept: &mut KeptConnection,
         mut request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, OperatorError> {
         let token = read(&self.token_file)?;
@@ -82,17 +96,30 @@ impl Operator {
         if let Ok(host) = HeaderValue::from_str(&self.authority) {
             request.headers_mut().insert(HOST, host);
         }
-        let tls = TlsConnector::from(Arc::new(self.tls()?));
         let sending = async {
-            let stream = TcpStream::connect(&self.authority).await.map_err(OperatorError::Connect)?;
-            let stream =
-                tls.connect(self.server_name.clone(), stream).await.map_err(OperatorError::Connect)?;
-            let (mut sender, connection) =
-                hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-            tokio::spawn(connection);
-            Ok(sender.send_request(request).await?)
+            let mut before = kept.0.take();
+            let is_open = match &mut before {
+                Some(sender) => sender.ready().await.is_ok(),
+                None => false,
+            };
+            let mut sender = match before.filter(|_| is_open) {
+                Some(sender) => sender,
+                None => self.connect().await?,
+            };
+            let response = sender.send_request(request).await?;
+            kept.0 = Some(sender);
+            Ok(response)
         };
         tokio::time::timeout(TIMEOUT, sending).await.unwrap_or(Err(OperatorError::Timeout))
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, OperatorError> {
+        let tls = TlsConnector::from(Arc::new(self.tls()?));
+        let stream = TcpStream::connect(&self.authority).await.map_err(OperatorError::Connect)?;
+        let stream = tls.connect(self.server_name.clone(), stream).await.map_err(OperatorError::Connect)?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        Ok(sender)
     }
 
     fn tls(&self) -> Result<ClientConfig, OperatorError> {

@@ -1,4 +1,5 @@
-//! Reports to the operator. Only the newest matters, and it is sent again until it has arrived.
+//! Reports to the operator. Only the newest matters, and it is sent again until it has arrived. Those of a session share a
+//! connection: all sidecars of a policy report an edit at once.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::session::backoff::Backoff;
-use crate::session::operator::{Operator, OperatorError};
+use crate::session::operator::{KeptConnection, Operator, OperatorError};
 
 /// Sends the reports of one session. Dropping it stops sending.
 #[derive(Debug)]
@@ -54,12 +55,12 @@ impl Drop for Reporter {
 }
 
 async fn send_all(operator: Operator, mut reports: watch::Receiver<Option<Report>>) {
-    let mut backoff = Backoff::default();
+    let (mut backoff, mut connection) = (Backoff::default(), KeptConnection::default());
     while reports.changed().await.is_ok() {
         loop {
             let report = reports.borrow_and_update().clone();
             let Some(report) = report else { break };
-            match send(&operator, &report).await {
+            match send(&operator, &mut connection, &report).await {
                 Ok(()) => {
                     backoff = Backoff::default();
                     break;
@@ -74,7 +75,11 @@ async fn send_all(operator: Operator, mut reports: watch::Receiver<Option<Report
     }
 }
 
-async fn send(operator: &Operator, report: &Report) -> Result<(), ReportError> {
+async fn send(
+    operator: &Operator,
+    connection: &mut KeptConnection,
+    report: &Report,
+) -> Result<(), ReportError> {
     // Strings and maps with string keys always serialize.
     let body = serde_json::to_vec(report).unwrap_or_default();
     let mut request = Request::new(Full::new(Bytes::from(body)));
@@ -85,6 +90,6 @@ async fn send(operator: &Operator, report: &Report) -> Result<(), ReportError> {
     if let Ok(session) = HeaderValue::from_str(&report.session) {
         request.headers_mut().insert(SESSION_HEADER, session);
     }
-    let status = operator.send(request).await?.status();
+    let status = operator.send_on(connection, request).await?.status();
     if status.is_success() { Ok(()) } else { Err(ReportError::Status(status)) }
 }

@@ -1,11 +1,13 @@
 //! The table of running pods. A watch of their metadata fills it. The containers and the addresses of a single
 //! pod are fetched when they are needed. The containers are kept while the pod lives, and the addresses until
-//! the pod changes. What a pod without a sidecar would get depends on the bounds of its namespace too, and is found out
+//! the pod changes. Those who need the same pod at a time, such as all policies that select it, wait for one request. What a pod without a sidecar would get depends on the bounds of its namespace too, and is found out
 //! again when they change.
 
 pub mod pod;
 
+use std::array;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -13,12 +15,19 @@ use k8s_openapi::api::core::v1 as core;
 use kube::ResourceExt as _;
 use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::watcher;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::cluster::limit_ranges::LimitRanges;
 use crate::cluster::pods::pod::{Pod, PodFacts, read_addresses};
 use crate::cluster::watch::{Change, follow};
 use crate::injection::bounds::Bounds;
 use crate::injection::config::InjectConfig;
+
+#[cfg(test)]
+mod tests;
+
+/// Number of groups of pods. One pod of a group is read at a time.
+const READING_GROUPS: usize = 256;
 
 /// All running pods.
 #[derive(Clone)]
@@ -27,6 +36,8 @@ pub struct Pods {
     config: Arc<InjectConfig>,
     limit_ranges: LimitRanges,
     table: Arc<RwLock<Table>>,
+    /// The right to read a pod, for each group.
+    reading: Arc<[Semaphore; READING_GROUPS]>,
 }
 
 #[derive(Default)]
@@ -50,7 +61,8 @@ impl Pods {
     /// Returns an empty table.
     #[must_use]
     pub fn new(client: kube::Client, config: Arc<InjectConfig>, limit_ranges: LimitRanges) -> Self {
-        Self { client, config, limit_ranges, table: Arc::default() }
+        let reading = Arc::new(array::from_fn(|_| Semaphore::new(1)));
+        Self { client, config, limit_ranges, table: Arc::default(), reading }
     }
 
     /// Keeps the table up to date and passes on every change.
@@ -121,7 +133,19 @@ impl Pods {
         if let Some(facts) = self.known_facts(pod) {
             return Ok(Some(facts));
         }
+        let _turn = self.turn(pod).await;
+        if let Some(facts) = self.known_facts(pod) {
+            return Ok(Some(facts));
+        }
         Ok(self.fetch(pod).await?.map(|(facts, _)| facts))
+    }
+
+    /// Waits until nobody else reads a pod, which is then known unless it could not be read.
+    async fn turn(&self, pod: &Pod) -> Option<SemaphorePermit<'_>> {
+        let mut hasher = DefaultHasher::new();
+        pod.uid.hash(&mut hasher);
+        let group = usize::try_from(hasher.finish() % READING_GROUPS as u64).ok()?;
+        self.reading.get(group)?.acquire().await.ok()
     }
 
     /// Returns the facts about a pod that was fetched before.
@@ -144,8 +168,13 @@ impl Pods {
     /// Returns a pod's addresses, which are empty if the pod no longer exists. The first call after a change of
     /// the pod sends a request to the API server.
     pub async fn addresses(&self, pod: &Arc<Pod>) -> kube::Result<Arc<[IpAddr]>> {
-        if let Some(addresses) = self.read().addresses.get(&pod.uid) {
-            return Ok(addresses.clone());
+        let known = || self.read().addresses.get(&pod.uid).cloned();
+        if let Some(addresses) = known() {
+            return Ok(addresses);
+        }
+        let _turn = self.turn(pod).await;
+        if let Some(addresses) = known() {
+            return Ok(addresses);
         }
         Ok(self.fetch(pod).await?.map(|(_, addresses)| addresses).unwrap_or_default())
     }

@@ -1,6 +1,9 @@
 //! The table of policies as the API server has them. They are watched as untyped objects, so that one
 //! unreadable object does not stop the watch of the others.
 //!
+//! The watch lags behind the operator's own writes of status, so the table takes the object that a write returns, and leaves out
+//! what the watch still reports of the time before. Otherwise the next write would conflict with the last one.
+//!
 //! The table also tracks which policies of the first list have not been published yet: sidecars may connect
 //! only when all of them have been, because a sidecar drops the policies that it does not receive.
 
@@ -42,6 +45,17 @@ struct Table {
     listed: bool,
     /// Policies of the first list that have not been published.
     unpublished: BTreeSet<PolicyKey>,
+    /// Resource versions of own writes that the watch has not reported yet.
+    written: BTreeMap<PolicyKey, u64>,
+}
+
+/// The origin of a change that the watch reports.
+#[derive(Debug, PartialEq, Eq)]
+enum Origin {
+    /// The table had it from an own write.
+    OwnWrite,
+    /// Somebody else, or unknown.
+    Other,
 }
 
 impl Table {
@@ -60,7 +74,10 @@ impl Policies {
         let stream = watcher::watcher(api(client, None), watcher::Config::default());
         follow(stream, |change| {
             on_change(match change {
-                Change::Applied(object) => Change::Applied(self.apply(object)),
+                Change::Applied(object) => match self.apply_change(object) {
+                    (_, Origin::OwnWrite) => return,
+                    (key, Origin::Other) => Change::Applied(key),
+                },
                 Change::Deleted { namespace, name, uid } => {
                     self.delete(&PolicyKey { namespace: namespace.clone(), name: name.clone() }, &uid);
                     Change::Deleted { namespace, name, uid }
@@ -74,25 +91,57 @@ impl Policies {
         .await;
     }
 
+    #[cfg(test)]
     pub(crate) fn apply(&self, object: DynamicObject) -> PolicyKey {
-        let key = PolicyKey {
-            namespace: object.meta().namespace.clone().unwrap_or_default(),
-            name: object.name_any(),
-        };
-        self.table.send_modify(|table| {
+        self.apply_change(object).0
+    }
+
+    fn apply_change(&self, object: DynamicObject) -> (PolicyKey, Origin) {
+        let key = key_of(&object);
+        let mut origin = Origin::Other;
+        self.table.send_if_modified(|table| {
+            let reported = version(&object);
+            if let Some(written) = table.written.get(&key).copied() {
+                if reported < Some(written) {
+                    return false;
+                }
+                table.written.remove(&key);
+                if reported == Some(written) {
+                    origin = Origin::OwnWrite;
+                    return false;
+                }
+            }
             // A list that broke off is repeated. What has been published since needs no second reconcile.
             if !table.listed && !table.is_current(&key, &object) {
                 table.unpublished.insert(key.clone());
             }
             table.objects.insert(key.clone(), Arc::new(object));
+            true
         });
-        key
+        (key, origin)
+    }
+
+    /// Takes the object that an own write of status has returned.
+    pub fn wrote(&self, object: DynamicObject) {
+        let key = key_of(&object);
+        self.table.send_if_modified(|table| {
+            let Some(written) = version(&object) else { return false };
+            // The watch may have been faster.
+            let is_newer = table.is_current(&key, &object)
+                && table.objects.get(&key).is_some_and(|known| version(known) < Some(written));
+            if is_newer {
+                table.written.insert(key.clone(), written);
+                table.objects.insert(key, Arc::new(object));
+            }
+            is_newer
+        });
     }
 
     pub(crate) fn delete(&self, key: &PolicyKey, uid: &str) {
         self.table.send_if_modified(|table| {
             let found = table.objects.get(key).is_some_and(|object| object.uid().as_deref() == Some(uid));
             if found {
+                table.written.remove(key);
                 table.objects.remove(key);
                 table.unpublished.remove(key);
             }
@@ -101,7 +150,11 @@ impl Policies {
     }
 
     pub(crate) fn list_is_complete(&self) {
-        self.table.send_modify(|table| table.listed = true);
+        self.table.send_modify(|table| {
+            table.listed = true;
+            // A list may leave out the version that was written.
+            table.written.clear();
+        });
     }
 
     /// Returns a policy.
@@ -154,4 +207,14 @@ impl Policies {
         let mut table = self.table.subscribe();
         let _ = table.wait_for(|table| table.listed && table.unpublished.is_empty()).await;
     }
+}
+
+fn key_of(object: &DynamicObject) -> PolicyKey {
+    PolicyKey { namespace: object.meta().namespace.clone().unwrap_or_default(), name: object.name_any() }
+}
+
+/// Returns the resource version, which grows with every change:
+/// <https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions>.
+fn version(object: &DynamicObject) -> Option<u64> {
+    object.metadata.resource_version.as_deref()?.parse().ok()
 }

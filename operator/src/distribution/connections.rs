@@ -1,10 +1,10 @@
 //! The connections of the control port: a maximum for those of strangers, for those of each source, and for all, and
-//! TCP keepalive. A connection is a stranger's until it has begun a session or sent a report of one. Strangers cannot take
-//! the places of sidecars that are connected. When there are too many, the oldest of the source that has by far the most
-//! makes room, so that a few sources do not keep new sidecars out.
+//! TCP keepalive. A connection is a stranger's until it has shown a verified token or the name of a session. Strangers
+//! cannot take the places of sidecars that are connected, and must not stay for long. When there are too many, the oldest
+//! of the source that has by far the most makes room, so that a few sources do not keep new sidecars out. If no source has,
+//! a crowd of sidecars connects: each waits for its turn.
 
 use std::collections::{BTreeMap, HashMap};
-use std::future::{Ready, ready};
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -15,15 +15,21 @@ use std::time::Duration;
 use axum::Extension;
 use axum::middleware::AddExtension;
 use axum_server::accept::Accept;
+use futures::future::BoxFuture;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
+use tokio::time::{Sleep, sleep, timeout};
 use tower::Layer as _;
 
 /// The maxima of a control port.
 const MAXIMA: Maxima = Maxima { total: 45_000, strangers: 5_000, of_source: 1_000, strangers_of_source: 250 };
+/// Longest time that a connection waits for a place among the strangers.
+const MAX_WAIT: Duration = Duration::from_secs(10);
+/// Longest time for which a connection is a stranger's: the TLS handshake, the head, and the review of a token.
+const MAX_STRANGE: Duration = Duration::from_secs(30);
 /// Idle time after which the kernel probes whether the sidecar still exists.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
@@ -32,7 +38,7 @@ struct Maxima {
     /// All connections: one for each session, one for its reports, and strangers.
     total: usize,
     strangers: usize,
-    /// Connections of one source. The pods of a node may share an address.
+    /// Connections of one source, those that wait included. The pods of a node may share an address.
     of_source: usize,
     strangers_of_source: usize,
 }
@@ -45,6 +51,8 @@ pub(crate) struct Connections(Arc<Places>);
 struct Places {
     maxima: Maxima,
     taken: Mutex<Taken>,
+    /// Notified for each stranger that leaves, in the order in which others wait.
+    left: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -59,20 +67,41 @@ struct Taken {
 #[derive(Debug, Default)]
 struct Source {
     all: usize,
+    /// Those that wait for a place among the strangers.
+    waiting: usize,
     /// The strangers' connections by their number, so the oldest first. Notified to end one.
     strangers: BTreeMap<u64, Arc<Notify>>,
 }
 
 impl Taken {
-    fn add(&mut self, source: IpAddr) -> (u64, Arc<Notify>) {
-        let (number, end) = (self.next, Arc::new(Notify::new()));
-        self.next += 1;
+    /// Admits a connection, which waits first.
+    fn enter(&mut self, source: IpAddr, maxima: Maxima) -> bool {
+        let of_source = self.sources.get(&source);
+        let (all, strangers) =
+            of_source.map_or((0, 0), |source| (source.all, source.strangers.len() + source.waiting));
+        if self.all >= maxima.total || all >= maxima.of_source || strangers >= maxima.strangers_of_source {
+            return false;
+        }
         self.all += 1;
-        self.strangers += 1;
         let of_source = self.sources.entry(source).or_default();
         of_source.all += 1;
+        of_source.waiting += 1;
+        true
+    }
+
+    /// Gives a place among the strangers to a connection that waits, if there is one or another makes room.
+    fn seat(&mut self, source: IpAddr, maxima: Maxima) -> Option<(u64, Arc<Notify>)> {
+        let own = self.sources.get(&source).map_or(0, |source| source.strangers.len());
+        if self.strangers >= maxima.strangers && !self.evict(own) {
+            return None;
+        }
+        let of_source = self.sources.get_mut(&source)?;
+        let (number, end) = (self.next, Arc::new(Notify::new()));
+        of_source.waiting -= 1;
         of_source.strangers.insert(number, end.clone());
-        (number, end)
+        self.next += 1;
+        self.strangers += 1;
+        Some((number, end))
     }
 
     /// Notes that a connection is no longer a stranger's. Returns what ends it, or `None` if it was none.
@@ -82,8 +111,7 @@ impl Taken {
         Some(end)
     }
 
-    fn remove(&mut self, source: IpAddr, number: u64) {
-        self.remove_stranger(source, number);
+    fn remove(&mut self, source: IpAddr) {
         self.all -= 1;
         let Some(of_source) = self.sources.get_mut(&source) else { return };
         of_source.all -= 1;
@@ -111,6 +139,39 @@ impl Places {
     fn lock(&self) -> MutexGuard<'_, Taken> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn seat(&self, source: IpAddr) -> Option<(u64, Arc<Notify>)> {
+        let mut taken = self.lock();
+        let seated = taken.seat(source, self.maxima)?;
+        if taken.strangers < self.maxima.strangers {
+            // Several may have left at once.
+            self.left.notify_one();
+        }
+        Some(seated)
+    }
+}
+
+/// A connection that waits for a place. Dropping it ends the wait.
+struct Waiting<'a> {
+    source: IpAddr,
+    places: &'a Places,
+    is_seated: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.is_seated {
+            return;
+        }
+        let mut taken = self.places.lock();
+        if let Some(of_source) = taken.sources.get_mut(&self.source) {
+            of_source.waiting -= 1;
+        }
+        taken.remove(self.source);
+        drop(taken);
+        // It may have been notified in vain.
+        self.places.left.notify_one();
+    }
 }
 
 /// One of the connections.
@@ -126,13 +187,22 @@ pub(crate) struct Place {
 impl Place {
     /// Notes that the connection is a sidecar's.
     pub(crate) fn is_sidecar(&self) {
-        self.places.lock().remove_stranger(self.source, self.number);
+        if self.places.lock().remove_stranger(self.source, self.number).is_some() {
+            self.places.left.notify_one();
+        }
+    }
+
+    /// Reports whether the connection is still a stranger's.
+    pub(super) fn is_stranger(&self) -> bool {
+        let taken = self.places.lock();
+        taken.sources.get(&self.source).is_some_and(|source| source.strangers.contains_key(&self.number))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.places.lock().remove(self.source, self.number);
+        self.is_sidecar();
+        self.places.lock().remove(self.source);
     }
 }
 
@@ -143,47 +213,53 @@ impl Connections {
     }
 
     fn with_maxima(maxima: Maxima) -> Self {
-        Self(Arc::new(Places { maxima, taken: Mutex::default() }))
+        Self(Arc::new(Places { maxima, taken: Mutex::default(), left: Notify::new() }))
     }
 
-    fn place(&self, source: IpAddr) -> Option<Arc<Place>> {
+    /// Waits for a place of a connection. `None` if there are too many.
+    pub(super) async fn place(&self, source: IpAddr) -> Option<Arc<Place>> {
         // Not the network: the pods of a zone may share a /64.
-        let source = source.to_canonical();
-        let maxima = self.0.maxima;
-        let mut taken = self.0.lock();
-        let of_source = taken.sources.get(&source);
-        let (all, strangers) = of_source.map_or((0, 0), |source| (source.all, source.strangers.len()));
-        if taken.all >= maxima.total || all >= maxima.of_source || strangers >= maxima.strangers_of_source {
+        let (source, places) = (source.to_canonical(), &self.0);
+        if !places.lock().enter(source, places.maxima) {
             return None;
         }
-        if taken.strangers >= maxima.strangers && !taken.evict(strangers) {
-            return None;
-        }
-        let (number, end) = taken.add(source);
-        drop(taken);
-        Some(Arc::new(Place { source, number, end, places: self.0.clone() }))
+        let mut waiting = Waiting { source, places, is_seated: false };
+        let seated = timeout(MAX_WAIT, async {
+            loop {
+                if let Some(seated) = places.seat(source) {
+                    return seated;
+                }
+                places.left.notified().await;
+            }
+        });
+        let (number, end) = seated.await.ok()?;
+        waiting.is_seated = true;
+        Some(Arc::new(Place { source, number, end, places: places.clone() }))
     }
 
-    fn count(&self, stream: TcpStream) -> io::Result<Counted> {
-        let place = self.place(stream.peer_addr()?.ip());
+    async fn count(&self, stream: TcpStream) -> io::Result<Counted> {
+        let place = self.place(stream.peer_addr()?.ip()).await;
         let place = place.ok_or_else(|| io::Error::other("too many connections to the control port"))?;
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 3);
         SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
         stream.set_nodelay(true)?;
-        Ok(Counted { stream, end: Box::pin(place.end.clone().notified_owned()), place })
+        let end = Box::pin(place.end.clone().notified_owned());
+        Ok(Counted { stream, end, deadline: Some(Box::pin(sleep(MAX_STRANGE))), place })
     }
 }
 
-impl<S> Accept<TcpStream, S> for Connections {
+impl<S: Send + 'static> Accept<TcpStream, S> for Connections {
     type Stream = Counted;
     type Service = AddExtension<S, Arc<Place>>;
-    type Future = Ready<io::Result<(Counted, Self::Service)>>;
+    type Future = BoxFuture<'static, io::Result<(Counted, Self::Service)>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        ready(self.count(stream).map(|stream| {
+        let connections = self.clone();
+        Box::pin(async move {
+            let stream = connections.count(stream).await?;
             let service = Extension(stream.place.clone()).layer(service);
-            (stream, service)
-        }))
+            Ok((stream, service))
+        })
     }
 }
 
@@ -193,15 +269,31 @@ pub(crate) struct Counted {
     stream: TcpStream,
     /// Completes if the connection makes room.
     end: Pin<Box<OwnedNotified>>,
+    /// Completes when the connection has been a stranger's for too long; `None` once it is no longer a stranger's.
+    deadline: Option<Pin<Box<Sleep>>>,
     place: Arc<Place>,
+}
+
+impl Counted {
+    /// Returns why the connection ends, if it does.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Option<&'static str> {
+        if self.end.as_mut().poll(cx).is_ready() {
+            return Some(
+                "the connection makes room for others, because its source has many without a session",
+            );
+        }
+        if self.deadline.as_mut()?.as_mut().poll(cx).is_ready() {
+            self.deadline = None;
+            return self.place.is_stranger().then_some("the connection has shown no token for too long");
+        }
+        None
+    }
 }
 
 impl AsyncRead for Counted {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.end.as_mut().poll(cx).is_ready() {
-            let reason =
-                "the connection makes room for others, because its source has many without a session";
+        if let Some(reason) = this.poll_end(cx) {
             return Poll::Ready(Err(io::Error::other(reason)));
         }
         Pin::new(&mut this.stream).poll_read(cx, buf)
@@ -227,7 +319,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use futures::FutureExt as _;
-    use tokio::io::AsyncReadExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
     use super::*;
@@ -236,63 +328,108 @@ mod tests {
         Ipv4Addr::new(10, 0, 0, n).into()
     }
 
+    /// Returns a place that is free now.
+    fn place(connections: &Connections, n: u8) -> Option<Arc<Place>> {
+        connections.place(source(n)).now_or_never().flatten()
+    }
+
     fn is_ended(place: &Place) -> bool {
         place.end.notified().now_or_never().is_some()
     }
 
-    #[test]
-    fn strangers_take_only_their_share_of_the_connections() {
+    #[tokio::test]
+    async fn strangers_take_only_their_share_of_the_connections() {
         let maxima = Maxima { total: 6, strangers: 3, of_source: 4, strangers_of_source: 2 };
         let connections = Connections::with_maxima(maxima);
-        let mut first: Vec<_> = (0..3).filter_map(|_| connections.place(source(1))).collect();
+        let mut first: Vec<_> = (0..3).filter_map(|_| place(&connections, 1)).collect();
         assert_eq!(first.len(), 2, "of one source");
         for place in &first {
             place.is_sidecar();
             place.is_sidecar();
         }
-        first.extend((0..3).filter_map(|_| connections.place(source(1))));
+        first.extend((0..3).filter_map(|_| place(&connections, 1)));
         assert_eq!(first.len(), 4, "sidecars and strangers of one source");
         first.iter().for_each(|place| place.is_sidecar());
-        assert!(connections.place(source(1)).is_none());
-        let others = [2, 3].map(|n| connections.place(source(n)).unwrap());
-        assert!(connections.place(source(4)).is_none(), "of sidecars and strangers");
+        assert!(place(&connections, 1).is_none());
+        let others = [2, 3].map(|n| place(&connections, n).unwrap());
+        assert!(place(&connections, 4).is_none(), "of sidecars and strangers");
         assert!(!first.iter().chain(&others).any(|place| is_ended(place)));
         drop((first, others));
         let taken = connections.0.lock();
         assert!(taken.all == 0 && taken.strangers == 0 && taken.sources.is_empty());
     }
 
-    #[test]
-    fn the_oldest_stranger_of_the_source_that_has_the_most_makes_room() {
+    #[tokio::test]
+    async fn the_oldest_stranger_of_the_source_that_has_the_most_makes_room() {
         let maxima = Maxima { total: 100, strangers: 6, of_source: 10, strangers_of_source: 4 };
         let connections = Connections::with_maxima(maxima);
-        let sidecar = connections.place(source(1)).unwrap();
+        let sidecar = place(&connections, 1).unwrap();
         sidecar.is_sidecar();
-        let many: Vec<_> = (0..4).map(|_| connections.place(source(1)).unwrap()).collect();
-        let few: Vec<_> = (0..2).map(|_| connections.place(source(2)).unwrap()).collect();
-        let new = [connections.place(source(3)).unwrap(), connections.place(source(3)).unwrap()];
+        let many: Vec<_> = (0..4).map(|_| place(&connections, 1).unwrap()).collect();
+        let few: Vec<_> = (0..2).map(|_| place(&connections, 2).unwrap()).collect();
+        let new = [place(&connections, 3).unwrap(), place(&connections, 3).unwrap()];
         let ended = |places: &[Arc<Place>]| places.iter().map(|place| is_ended(place)).collect::<Vec<_>>();
         assert_eq!(ended(&many), [true, true, false, false]);
-        assert!(connections.place(source(3)).is_none(), "all sources have two");
+        assert!(place(&connections, 3).is_none(), "all sources have two");
         assert!(!is_ended(&sidecar) && ended(&few) == [false; 2] && ended(&new) == [false; 2]);
         drop(many);
-        assert!(connections.place(source(3)).is_some());
+        assert!(place(&connections, 3).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn in_a_crowd_each_connection_waits_until_another_is_no_longer_a_strangers() {
+        let maxima = Maxima { total: 6, strangers: 2, of_source: 4, strangers_of_source: 2 };
+        let connections = Connections::with_maxima(maxima);
+        let first = [1, 2].map(|n| place(&connections, n).unwrap());
+        let wait = |n| {
+            let connections = connections.clone();
+            tokio::spawn(async move { connections.place(source(n)).await })
+        };
+        let waiting = [3, 4, 5].map(wait);
+        tokio::task::yield_now().await;
+        assert_eq!(connections.0.lock().all, 5);
+        let [third, fourth, late] = waiting;
+        first[0].is_sidecar();
+        let third = third.await.unwrap().expect("the first is a sidecar's");
+        drop(third);
+        let fourth = fourth.await.unwrap().expect("the third has left");
+        assert!(late.await.unwrap().is_none(), "nobody leaves in time");
+        drop((first, fourth));
+        let taken = connections.0.lock();
+        assert!(taken.all == 0 && taken.strangers == 0 && taken.sources.is_empty());
+    }
+
+    /// Connects to a listener, and counts the connection.
+    async fn connect(connections: &Connections, listener: &TcpListener) -> (TcpStream, Counted) {
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (client, connections.count(listener.accept().await.unwrap().0).await.unwrap())
     }
 
     #[tokio::test]
     async fn a_connection_that_makes_room_ends() {
         let connections = Connections::with_maxima(Maxima { strangers: 2, ..MAXIMA });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut clients = Vec::new();
-        let mut accepted = Vec::new();
-        for _ in 0..2 {
-            clients.push(TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
-            accepted.push(connections.count(listener.accept().await.unwrap().0).unwrap());
-        }
-        let mut oldest = accepted.remove(0);
+        let (_client, mut oldest) = connect(&connections, &listener).await;
+        let _another = connect(&connections, &listener).await;
         let reading = tokio::spawn(async move { oldest.read_u8().await.unwrap_err().to_string() });
         tokio::task::yield_now().await;
-        let _new = connections.place(source(9)).unwrap();
+        let _new = place(&connections, 9).unwrap();
         assert!(reading.await.unwrap().contains("makes room"));
+    }
+
+    #[tokio::test]
+    async fn only_a_strangers_connection_ends_when_it_sends_nothing() {
+        let connections = Connections::new();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (_client, mut stranger) = connect(&connections, &listener).await;
+        let (mut client, mut sidecar) = connect(&connections, &listener).await;
+        sidecar.place.is_sidecar();
+        tokio::time::pause();
+        let reason = stranger.read_u8().await.unwrap_err().to_string();
+        assert!(reason.contains("shown no token"), "{reason}");
+        assert!(timeout(10 * MAX_STRANGE, sidecar.read_u8()).await.is_err(), "it is kept");
+        tokio::time::resume();
+        client.write_u8(7).await.unwrap();
+        assert_eq!(sidecar.read_u8().await.unwrap(), 7);
     }
 }

@@ -165,6 +165,11 @@ impl State {
 }
 
 impl Review {
+    /// Reports whether the token is verified, or was accepted before.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known
+    }
+
     /// Waits for a place.
     pub(super) async fn place(&self) -> Option<SemaphorePermit<'_>> {
         let places = if self.is_known { &self.reviews.known } else { &self.reviews.unknown };

@@ -74,16 +74,17 @@ pub fn router(client: kube::Client, hub: Arc<Hub>, metrics: Arc<Metrics>) -> Rou
         })
 }
 
-async fn begin_session(
-    State(control): State<Control>,
-    ConnectInfo(source): ConnectInfo<SocketAddr>,
-    Extension(place): Extension<Arc<Place>>,
-    headers: HeaderMap,
-) -> Response {
+/// Identifies the pod that asks for a session, or returns the response that refuses it.
+async fn admit(
+    control: &Control,
+    source: SocketAddr,
+    place: &Place,
+    headers: &HeaderMap,
+) -> Result<Identity, (StatusCode, String)> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let Some(token) = bearer.and_then(|value| value.strip_prefix("Bearer ")) else {
-        return (StatusCode::UNAUTHORIZED, "send the token of the pod's service account as a bearer token\n")
-            .into_response();
+        let text = "send the token of the pod's service account as a bearer token\n";
+        return Err((StatusCode::UNAUTHORIZED, text.into()));
     };
     let verdict = control.keys.verify(token).await;
     let is_verified = match &verdict {
@@ -93,27 +94,31 @@ async fn begin_session(
     let Ok(review) = control.reviews.admit(source.ip(), token, is_verified) else {
         control.metrics.session_denied();
         let text = "too many reviews of this token, or of tokens of this address, try again in a minute\n";
-        return (StatusCode::TOO_MANY_REQUESTS, text).into_response();
+        return Err((StatusCode::TOO_MANY_REQUESTS, text.into()));
     };
+    // In a crowd it waits for its review, and strangers must not stay for long.
+    if review.is_known() {
+        place.is_sidecar();
+    }
     let ready = async {
         control.hub.opened().await;
         review.place().await
     };
+    let unavailable = |text: &str| (StatusCode::SERVICE_UNAVAILABLE, text.to_owned());
     let Ok(Some(permit)) = tokio::time::timeout(MAX_WAIT, ready).await else {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the operator is not ready yet, try again later\n")
-            .into_response();
+        return Err(unavailable("the operator is not ready yet, try again later\n"));
     };
     if control.hub.session_count() >= MAX_SESSIONS {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the operator has too many sessions, try again later\n")
-            .into_response();
+        return Err(unavailable("the operator has too many sessions, try again later\n"));
     }
     let identified = tokio::time::timeout(MAX_WAIT, control.identify(token, verdict)).await;
     let identified = identified.unwrap_or(Err(Denied::Slow));
     drop(permit);
-    let identity = match identified {
+    match identified {
         Ok(identity) => {
             review.accepted();
-            identity
+            place.is_sidecar();
+            Ok(identity)
         }
         Err(denied) => {
             match denied {
@@ -129,10 +134,21 @@ async fn begin_session(
                 Denied::Pod(_) | Denied::NoSidecar(_) => StatusCode::FORBIDDEN,
                 Denied::Api(_) | Denied::Slow => StatusCode::SERVICE_UNAVAILABLE,
             };
-            return (status, format!("{denied}\n")).into_response();
+            Err((status, format!("{denied}\n")))
         }
+    }
+}
+
+async fn begin_session(
+    State(control): State<Control>,
+    ConnectInfo(source): ConnectInfo<SocketAddr>,
+    Extension(place): Extension<Arc<Place>>,
+    headers: HeaderMap,
+) -> Response {
+    let identity = match admit(&control, source, &place, &headers).await {
+        Ok(identity) => identity,
+        Err((status, text)) => return refused(status, text),
     };
-    place.is_sidecar();
     tracing::debug!(namespace = identity.namespace, pod = identity.pod, "session begins");
     let last_applied = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let name = format!("{:032x}", rand::random::<u128>());
@@ -205,5 +221,53 @@ async fn report(
 }
 
 fn session_has_ended() -> Response {
-    (StatusCode::GONE, "the session has ended: connect again\n").into_response()
+    refused(StatusCode::GONE, "the session has ended: connect again\n".into())
+}
+
+/// Refuses a request whose connection is no sidecar's, or no longer, even if its token is genuine: the connection ends.
+fn refused(status: StatusCode, text: String) -> Response {
+    (status, [(header::CONNECTION, "close")], text).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+    use futures::FutureExt as _;
+
+    use super::*;
+    use crate::distribution::connections::Connections;
+    use crate::distribution::fixtures::hub;
+    use crate::distribution::token_keys::tests::{Signer, claims, token_keys, with};
+
+    #[tokio::test]
+    async fn a_connection_with_a_verified_token_is_no_strangers_while_its_session_waits() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let client =
+            kube::Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
+        let (signer, forger) = (Signer::new("a"), Signer::new("a"));
+        let control = Control {
+            client: client.clone(),
+            // It never opens, so that all sessions wait.
+            hub: hub(),
+            metrics: Arc::default(),
+            keys: Arc::new(token_keys(client, &signer)),
+            reviews: Reviews::new(),
+        };
+        let connections = Connections::new();
+        let source = SocketAddr::from(([10, 0, 0, 1], 1));
+        for (token, is_stranger) in [
+            (signer.sign("a", &claims()), false),
+            (forger.sign("a", &claims()), true),
+            (signer.sign("a", &with("aud", "another".into())), true),
+            (signer.sign("a", &with("exp", 1.into())), true),
+        ] {
+            let place = connections.place(source.ip()).await.unwrap();
+            let bearer = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
+            let headers = [(header::AUTHORIZATION, bearer)].into_iter().collect();
+            let session =
+                begin_session(State(control.clone()), ConnectInfo(source), Extension(place.clone()), headers);
+            assert!(session.now_or_never().is_none(), "it waits: {token}");
+            assert_eq!(place.is_stranger(), is_stranger, "{token}");
+        }
+    }
 }

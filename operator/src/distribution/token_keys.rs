@@ -202,4 +202,4 @@ impl Keys {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

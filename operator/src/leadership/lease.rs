@@ -15,8 +15,8 @@ use tokio::time::Instant;
 pub const LEASE: &str = "sluice-operator";
 /// Time without a renewal after which other replicas may take the Lease.
 const DURATION: Duration = Duration::from_secs(15);
-/// Interval between attempts to acquire the Lease.
-const ACQUIRE_EVERY: Duration = Duration::from_secs(2);
+/// Interval between attempts to acquire the Lease. Sidecars have no leader meanwhile.
+const ACQUIRE_EVERY: Duration = Duration::from_millis(500);
 /// Interval between renewals.
 const RENEW_EVERY: Duration = Duration::from_secs(4);
 /// Time without a successful renewal after which the leader gives up. Shorter than [`DURATION`], so that the
@@ -107,19 +107,26 @@ impl Leadership {
 
     /// Releases the Lease, so that another replica can lead without waiting for it to expire.
     pub async fn release(&self) {
-        let result = async {
-            let mut lease = self.api.get(LEASE).await?;
-            if let Some(spec) =
-                lease.spec.as_mut().filter(|spec| spec.holder_identity.as_deref() == Some(&self.identity))
-            {
-                spec.holder_identity = Some(String::new());
-                self.api.replace(LEASE, &PostParams::default(), &lease).await?;
+        loop {
+            match self.try_release().await {
+                Ok(()) => return,
+                // The last renewal was still on its way.
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(error) => {
+                    return tracing::warn!("the lease could not be released and will expire: {error}");
+                }
             }
-            Ok::<_, kube::Error>(())
-        };
-        if let Err(error) = result.await {
-            tracing::warn!("the lease could not be released and will expire: {error}");
         }
+    }
+
+    async fn try_release(&self) -> kube::Result<()> {
+        let mut lease = self.api.get(LEASE).await?;
+        let held = lease.spec.as_mut().filter(|spec| spec.holder_identity.as_deref() == Some(&self.identity));
+        if let Some(spec) = held {
+            spec.holder_identity = Some(String::new());
+            self.api.replace(LEASE, &PostParams::default(), &lease).await?;
+        }
+        Ok(())
     }
 
     /// Returns the spec that this replica writes over `old`.

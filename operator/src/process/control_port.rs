@@ -1,5 +1,6 @@
-//! Serves the control port: timeouts for TLS handshakes and heads. A session has no timeout: the sidecar is sent a
-//! comment now and then, and a connection that does not take it ends.
+//! Serves the control port: a timeout for TLS handshakes. [`Connections`] ends a connection that shows no token for too
+//! long. A session has no timeout: the sidecar is sent a comment now and then, and a connection that does not take it ends.
+//! Nor has the connection on which it reports.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -8,11 +9,10 @@ use std::time::Duration;
 use axum::Router;
 use axum_server::Handle;
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
-use hyper_util::rt::TokioTimer;
 
 use crate::distribution::connections::Connections;
 
-/// Time for the TLS handshake, and for each head.
+/// Time for the TLS handshake.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Size of the buffer of a connection, and so of the largest head, in bytes.
 const MAX_HEAD: usize = 32 << 10;
@@ -27,11 +27,6 @@ pub(super) async fn serve(
     let acceptor = RustlsAcceptor::new(tls).handshake_timeout(TIMEOUT).acceptor(Connections::new());
     // Sidecars speak HTTP/1.
     let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).http1_only().handle(handle);
-    server
-        .http_builder()
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(TIMEOUT)
-        .max_buf_size(MAX_HEAD);
+    server.http_builder().http1().max_buf_size(MAX_HEAD);
     server.serve(router.into_make_service_with_connect_info::<SocketAddr>()).await
 }

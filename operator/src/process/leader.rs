@@ -53,7 +53,7 @@ pub struct Leader {
     pub hub: Arc<Hub>,
     /// Decides whether a new pod gets a sidecar.
     pub injection: Injection,
-    /// Handle that stops the servers.
+    /// Handle that ends the sessions.
     pub handle: Handle<SocketAddr>,
     /// The lease.
     pub leadership: Arc<Leadership>,
@@ -242,6 +242,7 @@ async fn watch_cluster(context: &Context) {
             select_pods::watch(context, &key, None);
             contents::watch(context, &key, None);
             context.absent.forget(&key);
+            context.writes.forget(&key);
             context.metrics.set_conditions(&key, &[]);
         }
         // The controller opens the hub when all listed policies have been published.

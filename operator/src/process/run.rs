@@ -1,6 +1,6 @@
 //! Starts and stops the operator. Every replica serves admission; the replica with the lease also serves
-//! sidecars and writes status. SIGTERM releases the lease and finishes the requests in flight. A lost lease
-//! ends the process.
+//! sidecars and writes status. SIGTERM ends the sessions, releases the lease and finishes the admission reviews in
+//! flight. A lost lease ends the process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ use crate::webhooks::keep::is_published;
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
 /// Interval between checks whether the API server can call the webhook.
 const CHECK_TRUST_EVERY: Duration = Duration::from_secs(1);
-/// Longest time that requests in flight may take after SIGTERM.
+/// Longest time that requests in flight may take after SIGTERM. Sessions never end by themselves and are not waited for.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// First version of Kubernetes whose EndpointSlices have the named ports of native sidecars. In 1.32 they have no port at all.
 const NATIVE_SIDECARS_SINCE: (u32, u32) = (1, 33);
@@ -76,7 +76,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let hub = Arc::new(Hub::new(queue.clone()));
     let readiness = Arc::new(Readiness::default());
     let leadership = Arc::new(Leadership::new(client.clone(), &args.namespace, &args.pod_name));
-    let handle = Handle::new();
+    let (handle, sessions) = (Handle::new(), Handle::new());
 
     let reviewer = Reviewer {
         installation: args.installation(),
@@ -108,22 +108,24 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         queue,
         hub,
         injection: injection.clone(),
-        handle: handle.clone(),
+        handle: sessions.clone(),
         leadership: leadership.clone(),
     };
     let outcome = tokio::select! {
-            outcome = leader.lead() => outcome,
-            () = serve_admission(&args, &client, &certificates, &readiness, &injection.limit_ranges) => Ok(()),
-            () = injection.limit_ranges.watch(client.clone()) => Ok(()),
-            () = publish(client.clone(), &args.pod_name, waiting) => Ok(()),
-    () = publish(client.clone(), &args.pod_name, waiting_of_pods) => Ok(()),
-            ended = servers.join_next() => match ended {
-                Some(Ok(Err(error))) => Err(error).context("the webhook or the admin port could not be served"),
-                _ => Err(anyhow::anyhow!("the server of the webhook or of the admin port has stopped")),
-            },
-            () = stop_signal() => Ok(()),
-        };
+        outcome = leader.lead() => outcome,
+        () = serve_admission(&args, &client, &certificates, &readiness, &injection.limit_ranges) => Ok(()),
+        () = injection.limit_ranges.watch(client.clone()) => Ok(()),
+        () = publish(client.clone(), &args.pod_name, waiting) => Ok(()),
+        () = publish(client.clone(), &args.pod_name, waiting_of_pods) => Ok(()),
+        ended = servers.join_next() => match ended {
+            Some(Ok(Err(error))) => Err(error).context("the webhook or the admin port could not be served"),
+            _ => Err(anyhow::anyhow!("the server of the webhook or of the admin port has stopped")),
+        },
+        () = stop_signal() => Ok(()),
+    };
     readiness.set(false);
+    // Sidecars look for the next leader at once.
+    sessions.shutdown();
     // Without the lease, another replica may be the leader already, so nothing is finished.
     handle.graceful_shutdown(Some(if outcome.is_ok() { DRAIN_TIMEOUT } else { Duration::ZERO }));
     if !args.no_lease {

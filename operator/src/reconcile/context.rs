@@ -28,6 +28,7 @@ use crate::reconcile::absent::AbsentPods;
 use crate::reconcile::compile::Compilations;
 use crate::reconcile::key_sets::KeySets;
 use crate::reconcile::tables::Tables;
+use crate::reconcile::writes::Writes;
 use crate::store::resolve::Resolutions;
 use crate::webhooks::path::WebhookPath;
 
@@ -70,6 +71,8 @@ pub struct Context {
     pub authority_maps: AuthorityMaps,
     /// Workloads and pods that were looked for because a policy has no pods.
     pub absent: AbsentPods,
+    /// When each policy's status was written last.
+    pub writes: Writes,
     /// Time from which on this process has led.
     pub started: Timestamp,
     /// The stores of namespaces, as far as they can be used.
@@ -173,6 +176,7 @@ impl Context {
             webhook_path: WebhookPath::default(),
             authority_maps: AuthorityMaps::default(),
             absent: AbsentPods::default(),
+            writes: Writes::default(),
             started: Timestamp::now(),
             stores: Arc::default(),
             listed: watch::Sender::default(),

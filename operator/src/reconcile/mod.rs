@@ -10,7 +10,7 @@
 //! - [`mod@dereference`]: finds the pods and confirmations of the policy, and the routes to these pods. May send
 //!   requests to the API server.
 //! - [`mod@status`]: computes the status from these facts. Pure.
-//! - [`report`]: writes the status if it has changed.
+//! - [`report`]: writes the status if it has changed. [`writes`]: how often.
 //!
 //! Compiling and publishing come first, so that an edit reaches the sidecars even while the API server is
 //! slow or fails.
@@ -33,3 +33,4 @@ pub mod report;
 pub mod select_pods;
 pub mod status;
 pub mod tables;
+pub mod writes;

@@ -1,5 +1,6 @@
 //! Writes the status of a policy by server-side apply, if it has changed. The write names the resource
-//! version from which the status was computed, so it never overwrites the status of a newer edit.
+//! version from which the status was computed, so it never overwrites the status of a newer edit. Numbers of pods and the
+//! texts of messages change with every pod of a rollout, so they are written less often than conditions.
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -7,11 +8,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use serde_json::json;
 use sluice_crds::RateLimitPolicyStatus;
+use tokio::time::Instant;
 
 use crate::cluster::policies::api;
 use crate::events::{Regarding, Reported, conditions};
 use crate::object_key::PolicyKey;
 use crate::reconcile::context::Context;
+use crate::reconcile::writes::is_minor;
 
 /// Returns the status that an object has.
 #[must_use]
@@ -35,6 +38,12 @@ pub async fn write(
     if previous == Some(status) {
         return Ok(());
     }
+    if previous.is_some_and(|previous| is_minor(previous, status))
+        && let Some(wait) = context.writes.wait(key, Instant::now())
+    {
+        context.queue.add_after(key.clone(), wait);
+        return Ok(());
+    }
     let patch = json!({
         "apiVersion": "sluice.dev/v1alpha1",
         "kind": "RateLimitPolicy",
@@ -48,7 +57,9 @@ pub async fn write(
     let params = PatchParams::apply("sluice-operator").force();
     let api = api(context.client.clone(), Some(&key.namespace));
     match api.patch_status(&key.name, &params, &Patch::Apply(&patch)).await {
-        Ok(_) => {
+        Ok(written) => {
+            context.writes.written(key, Instant::now());
+            context.policies.wrote(written);
             log_changes(key, previous, status);
             let before = previous.map(|previous| previous.conditions.as_slice()).unwrap_or_default();
             for event in conditions::events(before, &status.conditions) {

@@ -26,6 +26,8 @@ pub struct Operator {
     pub files: tempfile::TempDir,
     pub sessions: UnboundedReceiver<Session>,
     pub reports: UnboundedReceiver<Report>,
+    /// Number of connections that it has accepted.
+    pub connections: Arc<AtomicUsize>,
 }
 
 /// A session that a sidecar opened. Dropping it ends the session.
@@ -101,9 +103,12 @@ impl Operator {
         let (report, reports) = mpsc::unbounded_channel();
         let names = Arc::new(AtomicUsize::new(0));
         let acceptor = TlsAcceptor::from(Arc::new(config));
+        let connections = Arc::<AtomicUsize>::default();
+        let accepted = connections.clone();
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
+                accepted.fetch_add(1, Ordering::SeqCst);
                 let (acceptor, open, report, names) =
                     (acceptor.clone(), open.clone(), report.clone(), names.clone());
                 tokio::spawn(async move {
@@ -117,7 +122,7 @@ impl Operator {
                 });
             }
         });
-        Self { url, files, sessions, reports }
+        Self { url, files, sessions, reports, connections }
     }
 
     pub fn client(&self) -> Client {

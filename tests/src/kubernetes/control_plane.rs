@@ -83,7 +83,11 @@ impl ControlPlane {
         self.directory.path()
     }
 
-    async fn start() -> Self {
+    /// Starts a control plane and installs the CRDs. A test that counts requests, or stops operators, has one of its own.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub async fn start() -> Self {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let assets = assets();
         let directory = tempfile::tempdir().expect("a temporary directory");

@@ -68,3 +68,41 @@ async fn a_deleted_edited_or_recreated_policy_is_not_published_as_it_was() {
     policies.delete(&key("a"), "2");
     assert!(!is_published() && is_done(policies.superseded(&key("a"), &first)).await);
 }
+
+#[tokio::test]
+async fn the_table_has_an_own_write_before_the_watch_reports_it() {
+    let policies = Policies::default();
+    policies.list_is_complete();
+    let at = |version: &str| {
+        let mut object = object("a", "1", 1);
+        object.metadata.resource_version = Some(version.into());
+        object
+    };
+    let known = || policies.get(&key("a")).unwrap().metadata.resource_version.clone().unwrap();
+    policies.apply(at("9"));
+    policies.wrote(at("12"));
+    assert_eq!(known(), "12");
+    assert_eq!(
+        policies.apply_change(at("10")).1,
+        Origin::Other,
+        "somebody has changed a label before the write"
+    );
+    assert_eq!(known(), "12", "the write was a later change");
+    assert_eq!(policies.apply_change(at("12")).1, Origin::OwnWrite);
+    assert_eq!(policies.apply_change(at("12")).1, Origin::Other, "it is reported once");
+    policies.apply(at("15"));
+    policies.wrote(at("14"));
+    assert_eq!(known(), "15", "the watch was faster than the response");
+    policies.apply(at("16"));
+    assert_eq!(known(), "16");
+
+    // A watch that is restarted may never report the version that was written.
+    policies.wrote(at("18"));
+    policies.list_is_complete();
+    policies.apply(at("17"));
+    assert_eq!(known(), "17");
+    let mut again = at("30");
+    again.metadata.uid = Some("2".into());
+    policies.wrote(again);
+    assert_eq!(known(), "17", "of a policy that was created again");
+}

@@ -5,13 +5,13 @@ use super::*;
 
 const ISSUER: &str = "https://kubernetes.default.svc";
 
-struct Signer {
+pub(in crate::distribution) struct Signer {
     key: EncodingKey,
     jwk: Value,
 }
 
 impl Signer {
-    fn new(id: &str) -> Self {
+    pub(in crate::distribution) fn new(id: &str) -> Self {
         let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         let key = EncodingKey::from_ec_der(&pair.serialize_der());
         let mut jwk = serde_json::to_value(Jwk::from_encoding_key(&key, Algorithm::ES256).unwrap()).unwrap();
@@ -19,7 +19,7 @@ impl Signer {
         Self { key, jwk }
     }
 
-    fn sign(&self, id: &str, claims: &Value) -> String {
+    pub(in crate::distribution) fn sign(&self, id: &str, claims: &Value) -> String {
         let header = Header { kid: Some(id.into()), ..Header::new(Algorithm::ES256) };
         encode(&header, claims, &self.key).unwrap()
     }
@@ -30,18 +30,25 @@ fn keys(jwk: &Value) -> Keys {
     Keys::new(ISSUER.into(), &serde_json::from_value(set).unwrap())
 }
 
+/// Returns keys that have been fetched.
+pub(in crate::distribution) fn token_keys(client: kube::Client, signer: &Signer) -> TokenKeys {
+    let token_keys = TokenKeys::new(client);
+    token_keys.lock().keys = Some((Arc::new(keys(&signer.jwk)), Instant::now()));
+    token_keys
+}
+
 fn now() -> i64 {
     jiff::Timestamp::now().as_second()
 }
 
-fn claims() -> Value {
+pub(in crate::distribution) fn claims() -> Value {
     json!({
         "iss": ISSUER, "aud": [TOKEN_AUDIENCE], "exp": now() + 600, "nbf": now() - 1,
         "kubernetes.io": {"namespace": "shop", "pod": {"name": "web-1", "uid": "u"}, "serviceaccount": {"name": "s"}},
     })
 }
 
-fn with(field: &str, value: Value) -> Value {
+pub(in crate::distribution) fn with(field: &str, value: Value) -> Value {
     let mut claims = claims();
     claims[field] = value;
     claims
