@@ -1,7 +1,7 @@
-//! The table of running pods. A watch of their metadata fills it. The containers and the addresses of a single
-//! pod are fetched when they are needed. The containers are kept while the pod lives, and the addresses until
-//! the pod changes. Those who need the same pod at a time, such as all policies that select it, wait for one request. What a pod without a sidecar would get depends on the bounds of its namespace too, and is found out
-//! again when they change.
+//! The table of running pods. A watch of their metadata fills it. The containers and the addresses of a single pod are fetched when they
+//! are needed. The containers are kept while the pod lives, and the addresses until the pod changes. Those who need the same pod at a time,
+//! such as all policies that select it, wait for one request. What a pod without a sidecar would get depends on the bounds of its namespace
+//! too, and is found out again when they change.
 
 pub mod pod;
 
