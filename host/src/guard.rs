@@ -143,7 +143,7 @@ mod tests {
             Err(_) => {
                 for (mode, survives) in [("guarded", true), ("not", false)] {
                     let mut child = Command::new(std::env::current_exe().unwrap());
-                    let name = "inbound::guard::tests::a_panic_elsewhere_ends_the_process";
+                    let name = "guard::tests::a_panic_elsewhere_ends_the_process";
                     let output =
                         child.args(["--exact", name, "--nocapture"]).env(MODE, mode).output().unwrap();
                     assert_eq!(output.status.success(), survives, "{mode}");
