@@ -212,8 +212,10 @@ async fn e2e_pods_without_limits_behind_the_service_of_limited_ones_are_mended()
     .await;
     mend(&shop, "BypassedByPod", "Service web also sends requests to deployment/host, which applies no")
         .await;
-    let table = kubectl("-n others get ratelimitpolicies.sluice.dev");
-    assert!(table.contains("3/3"), "{table}");
+    until("the policy counts three pods", async || {
+        kubectl("-n others get ratelimitpolicies.sluice.dev").contains("3/3").then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

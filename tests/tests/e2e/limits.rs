@@ -127,9 +127,13 @@ async fn e2e_three_pods_admit_exactly_n_of_3n_concurrent_requests() {
     let other = get(&address, "/", &[("x-client", "bob")]).await;
     assert_eq!((other.status, other.header("x-ratelimit-remaining")), (200, Some("299")), "{other:?}");
 
-    let table = kubectl("-n shop get ratelimitpolicies.sluice.dev");
-    let row: Vec<_> = table.lines().nth(1).unwrap().split_whitespace().collect();
-    assert_eq!(row[..5], ["checkout", "True", "True", "3/3", "Healthy"], "{table}");
+    // Numbers alone are written at most once in 10 s.
+    until("the table has all pods", async || {
+        let row = kubectl("-n shop get ratelimitpolicies.sluice.dev checkout --no-headers");
+        let row: Vec<_> = row.split_whitespace().collect();
+        (row[..5] == ["checkout", "True", "True", "3/3", "Healthy"]).then_some(())
+    })
+    .await;
     kubectl("-n shop describe ratelimitpolicies.sluice.dev checkout");
 
     who_is_limited(2 * N + 1);
