@@ -40,6 +40,23 @@ COPY ${BIN_DIR}/sluice-sidecar ${BIN_DIR}/sluice-sidecar.cdx.json /
 USER 65532:65532
 ENTRYPOINT ["/sluice-sidecar"]
 
+FROM scratch AS service
+ARG BIN_DIR
+ARG VERSION=dev
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="sluice-service" \
+      dev.sluice.sbom="/sluice-service.cdx.json" \
+      org.opencontainers.image.description="The service of Sluice, which takes the place of envoyproxy/ratelimit" \
+      org.opencontainers.image.source="https://github.com/sluice-dev/sluice" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY ${BIN_DIR}/sluice-service ${BIN_DIR}/sluice-service.cdx.json /
+# Has the link /bin/ratelimit, which is what those who run ratelimit call. A link by itself would be followed.
+COPY ${BIN_DIR}/links /
+USER 65532:65532
+ENTRYPOINT ["/sluice-service"]
+
 FROM scratch AS operator
 ARG BIN_DIR
 ARG VERSION=dev

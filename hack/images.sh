@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # images.sh [--arch ARCH] [--no-build | --no-images] [TAG]: build the container images, and print the reference and file
 # of each.
-#   images/sluice-operator.tar, images/sluice-sidecar.tar    docker archives, for `docker load` or `ctr images import`
-#   images/sluice-operator.cdx.json, ...                     their SBOMs, which are also in the images
+#   images/sluice-operator.tar, images/sluice-sidecar.tar, ...   docker archives, for `docker load` or `ctr images import`
+#   images/sluice-operator.cdx.json, ...                         their SBOMs, which are also in the images
 # cargo builds static binaries. buildah builds the images, or docker if buildah is not installed. Only cargo uses the
 # network.
 #   TAG                   tag of the images. Default: the version in Cargo.toml and the commit, such as 0.1.0-1a2b3c4,
@@ -11,6 +11,7 @@
 #                         Default: this machine's, with nothing appended. See hack/binaries.sh for what another one needs
 #   --no-build            use the binaries in target/images/bin
 #   --no-images           build only these binaries
+#   SLUICE_IMAGES         the images (operator sidecar service)
 #   SLUICE_IMAGE_PREFIX   prefix of the references (ghcr.io/sluice-dev/)
 #   CARGO_TARGET_DIR      cargo's target directory (target)
 set -euo pipefail
@@ -20,7 +21,8 @@ readonly prefix=${SLUICE_IMAGE_PREFIX-ghcr.io/sluice-dev/}
 readonly target=${CARGO_TARGET_DIR:-target}
 work=$(realpath -m "$target/images")
 readonly work
-readonly images=(operator sidecar)
+read -ra images <<<"${SLUICE_IMAGES:-operator sidecar service}"
+readonly images
 
 die() { echo "images.sh: $*" >&2; exit 1; }
 
@@ -94,8 +96,10 @@ main() {
 
   bin=$work/bin$suffix
   if [ $build = 1 ]; then
-    hack/binaries.sh --target "$(triple "$arch")" "$bin" sluice-operator sluice-sidecar sluice
+    hack/binaries.sh --target "$(triple "$arch")" "$bin" "${images[@]/#/sluice-}" sluice
   fi
+  mkdir -p "$bin/links/bin"
+  ln -sfn /sluice-service "$bin/links/bin/ratelimit"
   if [ $make = 0 ]; then return; fi
   builder=$(command -v buildah || command -v docker) || die "neither buildah nor docker is installed"
   builder=${builder##*/}
@@ -112,6 +116,7 @@ main() {
     [ -x "$file" ] || die "$file does not exist: run this without --no-build"
     ln "$file" "$file.cdx.json" "$work/context/bin/"
   done
+  cp -a "$bin/links" "$work/context/bin/"
   for image in "${images[@]}"; do
     reference=${prefix}sluice-$image:$tag
     make_image "$image" "$reference" "$work/tmp/$image.tar"

@@ -22,7 +22,7 @@ with_buildah() {
   TMPDIR=$work buildah --storage-driver vfs --root "$work/storage" --runroot "$work/run" "$@"
 }
 
-for image in operator sidecar; do
+for image in operator sidecar service; do
   reference=${prefix}sluice-$image:$tag
   with_buildah manifest create "$image" >/dev/null
   for arch in "${architectures[@]}"; do

@@ -37,7 +37,7 @@ archive() { # archive PLATFORM
   folder=$target/release-$1
   case $1 in
     # The binaries of Linux are built together, like those of the images, which are the same.
-    linux-*) folder=$target/images/bin-${1#linux-} packages=(sluice-operator sluice-sidecar sluice) ;;
+    linux-*) folder=$target/images/bin-${1#linux-} packages=(sluice-operator sluice-sidecar sluice-service sluice) ;;
   esac
   hack/binaries.sh --target "$triple" "$folder" "${packages[@]}"
   python3 -B hack/release/archive.py "$files/$name.tar.gz" "$folder/sluice" LICENSE
@@ -47,7 +47,7 @@ archive() { # archive PLATFORM
 images() { # images ARCH [OPTION...]
   local image
   hack/images.sh --arch "$1" "${@:2}" "$version"
-  for image in operator sidecar; do
+  for image in operator sidecar service; do
     cp "images/sluice-$image-$1.cdx.json" "$files/sluice-$image-$version-linux-$1.cdx.json"
   done
 }

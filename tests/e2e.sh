@@ -61,7 +61,7 @@ assets=$(tests/node/assets.sh node)
 # The command that the tests call, and the tests.
 cargo build --workspace --bins
 cargo test -q -p sluice-tests --features e2e --test e2e --no-run
-hack/images.sh "$tag"
+SLUICE_IMAGES='operator sidecar' hack/images.sh "$tag"
 export SLUICE_E2E_TAG=$tag
 
 trap down EXIT

@@ -31,7 +31,7 @@ from urllib.parse import quote
 ROOT = Path(__file__).resolve().parent.parent.parent
 REPOSITORY = "https://github.com/sluice-dev/sluice"
 # What hack/binaries.sh builds together, and what it builds for platforms that run no containers.
-LINUX_PACKAGES = ["sluice-operator", "sluice-sidecar", "sluice"]
+LINUX_PACKAGES = ["sluice-operator", "sluice-sidecar", "sluice-service", "sluice"]
 OTHER_PACKAGES = ["sluice"]
 SCHEMAS = [f"{name}.SNAPSHOT.schema.json" for name in ("bom-1.5", "spdx", "jsf-0.82")]
 
