@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sluice_config::policy::OnStoreFailure;
+use sluice_engine::trace::TraceArgs;
 use sluice_host::duration::duration;
 use sluice_host::logging::{self, LogFormat};
 use sluice_service::Options;
@@ -61,6 +62,8 @@ pub(crate) struct Args {
     /// File with the certificate authorities of callers, in PEM. With it, a caller needs a certificate
     #[arg(long, env = "SLUICE_TLS_CLIENT_CA", value_name = "FILE", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
+    #[command(flatten)]
+    tracing: TraceArgs,
     /// Number of worker threads, each of which uses up to one CPU core
     #[arg(long, env = "SLUICE_WORKERS", value_name = "NUMBER", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -96,6 +99,7 @@ pub(crate) fn serve(args: Args) -> anyhow::Result<()> {
         tls_cert,
         tls_key,
         tls_client_ca,
+        tracing,
         workers,
         drain_delay,
         log_format,
@@ -106,6 +110,7 @@ pub(crate) fn serve(args: Args) -> anyhow::Result<()> {
     options.admin = Some(admin);
     options.debug = debug;
     options.workers = usize::from(workers);
+    options.tracing = tracing.options("sluice-service");
     options.tls = tls_cert.zip(tls_key).map(|(certificate, key)| TlsFiles {
         certificate,
         key,

@@ -14,7 +14,8 @@
 //! - `answer`: the decision, what the request holds, and what its outcome settles; `denial`: what a denial says.
 //! - `metrics`: counters and gauges of decisions. `pages`: questions about clients.
 //!
-//! [`per_second`] bounds log lines and spans that clients can cause. [`traceparent`] names the trace of a request.
+//! [`per_second`] bounds log lines and spans that clients can cause. [`traceparent`] names the trace of a request, and [`trace`] makes
+//! spans of it.
 
 #[cfg(test)]
 mod allocations;
@@ -31,6 +32,7 @@ pub mod session;
 pub mod simulation;
 mod startup_policy;
 mod stores;
+pub mod trace;
 pub mod traceparent;
 
 pub use answer::{Answer, LimitName, Refused, Summary};

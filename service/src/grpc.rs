@@ -1,4 +1,4 @@
-//! Serves gRPC on one connection: the door `rls`, and the health of the service.
+//! Serves gRPC on one connection: the door `rls`, the health of the service, and what it tells about its methods.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -9,6 +9,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use sluice_engine::trace::Tracer;
 use sluice_host::drain::DrainWatch;
 use sluice_host::guard::guard;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -18,12 +19,16 @@ use tonic::{Code, Status};
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_prost::ProstCodec;
 use tower::Service as _;
+use tower::util::BoxCloneSyncService;
 
 use crate::messages::{RateLimitRequest, RateLimitResponse};
+use crate::reflection::definitions;
 use crate::rls::Rls;
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH: &str = "/grpc.health.v1.Health/";
+const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/";
+const REFLECTION_ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/";
 /// Largest question in bytes. A longer one is an error of the call, after which a gateway lets the request pass: this is more than
 /// gateways make of the headers that they accept.
 const MAX_QUESTION: usize = 16 << 20;
@@ -45,32 +50,56 @@ pub struct ConnectionAge {
 }
 
 type Boxed = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+/// A service beside the doors.
+type Other = BoxCloneSyncService<Request<Incoming>, Response<Body>, Infallible>;
 
 /// The methods of the gRPC port.
-#[derive(Debug)]
-pub(crate) struct Methods<H> {
+#[derive(Debug, Clone)]
+pub(crate) struct Methods {
     pub(crate) rls: Arc<Rls>,
-    pub(crate) health: HealthServer<H>,
+    pub(crate) tracer: Option<Arc<Tracer>>,
+    /// Services by the beginnings of their paths.
+    others: Arc<[(&'static str, Other)]>,
 }
 
-impl<H> Clone for Methods<H> {
-    fn clone(&self) -> Self {
-        Self { rls: self.rls.clone(), health: self.health.clone() }
+impl Methods {
+    pub(crate) fn new(
+        rls: Arc<Rls>,
+        tracer: Option<Arc<Tracer>>,
+        health: HealthServer<impl Health>,
+    ) -> Result<Self, tonic_reflection::server::Error> {
+        let builder = || {
+            tonic_reflection::server::Builder::configure()
+                .register_file_descriptor_set(definitions())
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let others = [
+            (HEALTH, Other::new(health)),
+            (REFLECTION, Other::new(builder().build_v1()?)),
+            // Older tools know this name only.
+            (REFLECTION_ALPHA, Other::new(builder().build_v1alpha()?)),
+        ];
+        Ok(Self { rls, tracer, others: others.into() })
     }
 }
 
-struct ShouldRateLimit(Arc<Rls>);
+struct ShouldRateLimit {
+    rls: Arc<Rls>,
+    tracer: Option<Arc<Tracer>>,
+}
 
 impl UnaryService<RateLimitRequest> for ShouldRateLimit {
     type Response = RateLimitResponse;
     type Future = Pin<Box<dyn Future<Output = Result<tonic::Response<RateLimitResponse>, Status>> + Send>>;
 
     fn call(&mut self, request: tonic::Request<RateLimitRequest>) -> Self::Future {
-        let rls = self.0.clone();
+        let (rls, tracer) = (self.rls.clone(), self.tracer.clone());
         Box::pin(async move {
             let arrived = Instant::now();
             let (metadata, _, question) = request.into_parts();
-            let answer = rls.answer(&question, &metadata.into_headers()).await;
+            let headers = metadata.into_headers();
+            let mut span = tracer.and_then(|tracer| tracer.call(&headers, &SHOULD_RATE_LIMIT[1..]));
+            let answer = rls.answer(&question, &headers, span.as_deref_mut()).await;
             rls.metrics.latency.observe(arrived.elapsed().as_secs_f64());
             // The code is ratelimit's.
             answer.map(tonic::Response::new).map_err(|error| Status::new(Code::Unknown, error.to_string()))
@@ -78,30 +107,33 @@ impl UnaryService<RateLimitRequest> for ShouldRateLimit {
     }
 }
 
-impl<H: Health> hyper::service::Service<Request<Incoming>> for Methods<H> {
+impl hyper::service::Service<Request<Incoming>> for Methods {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Boxed;
 
     fn call(&self, request: Request<Incoming>) -> Boxed {
-        let (rls, mut health) = (self.rls.clone(), self.health.clone());
+        let methods = self.clone();
         Box::pin(async move {
-            let panics = rls.metrics.panics.clone();
+            let panics = methods.rls.metrics.panics.clone();
             let answering = guard(async move {
-                match request.uri().path() {
-                    SHOULD_RATE_LIMIT => {
-                        let mut grpc = Grpc::new(ProstCodec::default())
-                            .apply_max_message_size_config(Some(MAX_QUESTION), None);
-                        grpc.unary(ShouldRateLimit(rls), request).await
-                    }
-                    path if path.starts_with(HEALTH) => match health.call(request).await {
-                        Ok(response) => response,
-                        Err(never) => match never {},
-                    },
-                    _ => Status::unimplemented(
-                        "no such method: the service has envoy.service.ratelimit.v3 and grpc.health.v1",
+                let path = request.uri().path();
+                if path == SHOULD_RATE_LIMIT {
+                    let Methods { rls, tracer, .. } = methods;
+                    let mut grpc = Grpc::new(ProstCodec::default())
+                        .apply_max_message_size_config(Some(MAX_QUESTION), None);
+                    return grpc.unary(ShouldRateLimit { rls, tracer }, request).await;
+                }
+                let other = methods.others.iter().find(|(beginning, _)| path.starts_with(beginning));
+                let Some((_, other)) = other else {
+                    return Status::unimplemented(
+                        "no such method: the service has envoy.service.ratelimit.v3, grpc.health.v1 and grpc.reflection.v1",
                     )
-                    .into_http(),
+                    .into_http();
+                };
+                match other.clone().call(request).await {
+                    Ok(response) => response,
+                    Err(never) => match never {},
                 }
             });
             Ok(answering.await.unwrap_or_else(|_| {
@@ -113,10 +145,9 @@ impl<H: Health> hyper::service::Service<Request<Incoming>> for Methods<H> {
 }
 
 /// Serves a connection until it ends.
-pub(crate) async fn serve<S, H>(stream: S, methods: Methods<H>, age: ConnectionAge, mut drain: DrainWatch)
+pub(crate) async fn serve<S>(stream: S, methods: Methods, age: ConnectionAge, mut drain: DrainWatch)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    H: Health,
 {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
@@ -140,13 +171,12 @@ where
 }
 
 /// Ends a connection after the calls in flight.
-async fn end<S, H>(
-    mut connection: Pin<&mut http2::Connection<TokioIo<S>, Methods<H>, TokioExecutor>>,
+async fn end<S>(
+    mut connection: Pin<&mut http2::Connection<TokioIo<S>, Methods, TokioExecutor>>,
     grace: Duration,
 ) -> hyper::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    H: Health,
 {
     connection.as_mut().graceful_shutdown();
     tokio::time::timeout(grace, connection).await.unwrap_or(Ok(()))

@@ -2,7 +2,7 @@
 //!
 //! A question passes through these modules, from top to bottom:
 //! - [`service`]: starts and ends all of it; its workers accept connections.
-//! - [`tls`]: certificates. `grpc`: a connection, and the methods that it can call.
+//! - [`tls`]: certificates. `grpc`: a connection, and the methods that it can call; `reflection` describes them.
 //! - [`rls`]: the door for Envoy's global rate limiting. [`sluice_engine`] decides. [`messages`]: what is sent.
 //! - `metrics`: counters of questions. `pages`: what is served over HTTP/1.
 //!
@@ -13,6 +13,7 @@ mod grpc;
 pub mod messages;
 mod metrics;
 mod pages;
+mod reflection;
 pub mod rls;
 pub mod run;
 pub mod service;

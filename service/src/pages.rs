@@ -277,7 +277,7 @@ async fn json(State(pages): State<Pages>, headers: HeaderMap, body: Bytes) -> Re
         Ok(request) => request,
         Err(error) => return refused(error),
     };
-    match pages.rls.answer(&request, &headers).await {
+    match pages.rls.answer(&request, &headers, None).await {
         Ok(response) => {
             let is_over = response.overall_code == OVER_LIMIT;
             let status = if is_over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };

@@ -9,7 +9,9 @@ use sluice_engine::Engine;
 use sluice_engine::descriptors::{
     Answer, CurrentLimit as Limit, Descriptor, Hits, Outcome, OverrideRate, Question, Status,
 };
+use sluice_engine::trace::RequestSpan;
 use smallvec::SmallVec;
+use tonic::Code;
 
 use crate::messages::{
     CurrentLimit, DescriptorStatus, HeaderValue, OK, OVER_LIMIT, RateLimitDescriptor, RateLimitRequest,
@@ -62,16 +64,38 @@ impl Rls {
         &self,
         request: &RateLimitRequest,
         headers: &HeaderMap,
+        span: Option<&mut RequestSpan>,
     ) -> Result<RateLimitResponse, RlsError> {
-        let refuse = |error| {
-            self.metrics.refuse();
-            Err(error)
-        };
+        let result = self.decide(request, headers).await;
+        let is_over = |response: &RateLimitResponse| response.overall_code == OVER_LIMIT;
+        match &result {
+            Ok((response, answer)) => self.metrics.answered(answer, is_over(response)),
+            Err(_) => self.metrics.refuse(),
+        }
+        if let Some(span) = span {
+            match &result {
+                Ok((response, answer)) => {
+                    let decision = if is_over(response) { "denied" } else { "admitted" };
+                    // Callers can name any domain.
+                    let domain = str::from_utf8(&request.domain).ok().filter(|_| answer.is_known_domain);
+                    span.answered(decision, domain, answer.store_failure, Code::Ok as i64);
+                }
+                Err(_) => span.answered("refused", None, None, Code::Unknown as i64),
+            }
+        }
+        result.map(|(response, _)| response)
+    }
+
+    async fn decide(
+        &self,
+        request: &RateLimitRequest,
+        headers: &HeaderMap,
+    ) -> Result<(RateLimitResponse, Answer), RlsError> {
         if request.domain.is_empty() {
-            return refuse(RlsError::NoDomain);
+            return Err(RlsError::NoDomain);
         }
         if request.descriptors.is_empty() {
-            return refuse(RlsError::NoDescriptors);
+            return Err(RlsError::NoDescriptors);
         }
         let question = Question {
             domain: &request.domain,
@@ -80,10 +104,8 @@ impl Rls {
             is_shadow: self.options.shadow || self.options.quota,
             headers,
         };
-        let Ok(answer) = self.engine.check(&question).await else { return refuse(RlsError::NoConfiguration) };
-        let response = self.response(request, &answer);
-        self.metrics.answered(&answer, response.overall_code == OVER_LIMIT);
-        Ok(response)
+        let answer = self.engine.check(&question).await.map_err(|_| RlsError::NoConfiguration)?;
+        Ok((self.response(request, &answer), answer))
     }
 
     fn response(&self, request: &RateLimitRequest, answer: &Answer) -> RateLimitResponse {

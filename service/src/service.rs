@@ -13,6 +13,7 @@ use prometheus_client::registry::Registry;
 use sluice_config::message::{PolicyUid, Replica};
 use sluice_config::store_access::StoreChoices;
 use sluice_config::{Nack, PreparedPolicy};
+use sluice_engine::trace::{SpanMetrics, TraceOptions, Tracer};
 use sluice_engine::{Engine, EngineOptions, Load, StartupPolicy};
 use sluice_host::drain::{self, DrainSignal, DrainWatch};
 use sluice_host::{capacity, guard, listen};
@@ -25,7 +26,6 @@ use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 use tonic_health::ServingStatus;
-use tonic_health::pb::health_server::Health;
 use tonic_health::server::HealthReporter;
 
 use crate::grpc::{self, ConnectionAge, Methods};
@@ -68,12 +68,14 @@ pub struct Options {
     pub rls: RlsOptions,
     /// Whether `/healthcheck` fails while there are no rules.
     pub is_unhealthy_without_rules: bool,
+    /// Collector of spans, if there is one.
+    pub tracing: Option<TraceOptions>,
     /// Clock of a memory store.
     pub clock: Clock,
 }
 
 impl Options {
-    /// Creates options with defaults: one worker, no TLS, no other port, and connections that end after 5 minutes.
+    /// Creates options with defaults: one worker, no TLS, no other port, no tracing, and connections that end after 5 minutes.
     #[must_use]
     pub fn new(grpc: SocketAddr) -> Self {
         Self {
@@ -89,6 +91,7 @@ impl Options {
             age: ConnectionAge { max: Duration::from_secs(300), grace: Duration::from_secs(30) },
             rls: RlsOptions::default(),
             is_unhealthy_without_rules: false,
+            tracing: None,
             clock: Clock::system(),
         }
     }
@@ -111,6 +114,9 @@ pub enum StartError {
     /// A thread or its runtime could not be created.
     #[error("cannot start a worker: {0}")]
     Worker(io::Error),
+    /// The definitions of the gRPC port are inconsistent, which is a defect.
+    #[error("cannot describe the gRPC port: {0}")]
+    Reflection(tonic_reflection::server::Error),
 }
 
 /// A running service. Dropping it ends it immediately.
@@ -125,6 +131,7 @@ pub struct Service {
     drain: DrainSignal,
     workers: Vec<oneshot::Receiver<()>>,
     tasks: Vec<JoinHandle<()>>,
+    tracer: Option<Arc<Tracer>>,
 }
 
 /// Publishes the configuration of a service. Clones share it.
@@ -180,6 +187,7 @@ impl Service {
             age,
             rls,
             is_unhealthy_without_rules,
+            tracing,
             clock,
         } = options;
         let certificates = tls.map(Certificates::read).transpose()?;
@@ -199,6 +207,8 @@ impl Service {
             },
             &mut registry,
         );
+        let spans = SpanMetrics::register(&mut registry);
+        let tracer = tracing.and_then(|options| Tracer::start(&options, spans));
         let metrics = Metrics::new(registry);
         let rls = Arc::new(Rls { engine: engine.clone(), options: rls, metrics: metrics.clone() });
         let (signal, drain) = drain::channel();
@@ -236,12 +246,13 @@ impl Service {
         if let Some(certificates) = &certificates {
             tasks.push(tokio::spawn(certificates.clone().follow()));
         }
+        let methods = Methods::new(rls, tracer.clone(), health_server).map_err(StartError::Reflection)?;
         let places = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
         let others = TaskTracker::new();
         let mut workers = Vec::new();
         for (number, (runtime, listener)) in runtimes.into_iter().zip(listeners).enumerate() {
             let acceptor = Acceptor {
-                methods: Methods { rls: rls.clone(), health: health_server.clone() },
+                methods: methods.clone(),
                 certificates: certificates.clone(),
                 drain: drain.clone(),
                 places: places.clone(),
@@ -279,6 +290,7 @@ impl Service {
             drain: signal,
             workers,
             tasks,
+            tracer,
         })
     }
 
@@ -310,7 +322,7 @@ impl Service {
     /// Becomes unready and ends connections after their calls for `delay`, in which Kubernetes removes the pod from its endpoints;
     /// then stops accepting, and ends when all calls have ended or `grace` is over.
     pub async fn shutdown(self, delay: Duration, grace: Duration) {
-        let Self { health, drain, workers, tasks, .. } = self;
+        let Self { health, drain, workers, tasks, tracer, .. } = self;
         for name in ["", HEALTH_NAME] {
             health.set_service_status(name, ServingStatus::NotServing).await;
         }
@@ -321,12 +333,15 @@ impl Service {
             let _ = worker.await;
         }
         tasks.iter().for_each(JoinHandle::abort);
+        if let Some(tracer) = tracer {
+            tracer.end().await;
+        }
     }
 }
 
 /// Accepts the connections of one worker.
-struct Acceptor<H: Health> {
-    methods: Methods<H>,
+struct Acceptor {
+    methods: Methods,
     certificates: Option<Certificates>,
     drain: DrainWatch,
     /// Places for connections of all workers.
@@ -334,7 +349,7 @@ struct Acceptor<H: Health> {
     age: ConnectionAge,
 }
 
-impl<H: Health> Acceptor<H> {
+impl Acceptor {
     /// Accepts connections until the service stops, and waits for them. Returns the deadline.
     async fn run(self, listener: std::net::TcpListener) -> Instant {
         let connections = TaskTracker::new();
@@ -380,7 +395,7 @@ impl<H: Health> Acceptor<H> {
         deadline
     }
 
-    fn serve(&self, stream: TcpStream) -> impl Future<Output = ()> + Send + use<H> {
+    fn serve(&self, stream: TcpStream) -> impl Future<Output = ()> + Send + use<> {
         let (methods, age, drain) = (self.methods.clone(), self.age, self.drain.clone());
         let certificates = self.certificates.clone();
         async move {

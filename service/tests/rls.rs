@@ -348,3 +348,44 @@ async fn fifty_callers_at_once_get_the_limit_exactly() {
     }
     assert_eq!(admitted, 1000);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_can_ask_for_the_methods_and_their_messages() {
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    use tonic_reflection::pb::v1::{FileDescriptorResponse, ServerReflectionRequest};
+
+    let running = start(SHOP).await;
+    let url = format!("http://{}", running.service.grpc());
+    let channel = tonic::transport::Channel::from_shared(url).unwrap().connect().await.unwrap();
+    let mut client = ServerReflectionClient::new(channel);
+    let mut ask = async |question| {
+        let request = ServerReflectionRequest { host: String::new(), message_request: Some(question) };
+        let mut stream =
+            client.server_reflection_info(tokio_stream::once(request)).await.unwrap().into_inner();
+        stream.message().await.unwrap().unwrap().message_response.unwrap()
+    };
+    let MessageResponse::ListServicesResponse(list) = ask(MessageRequest::ListServices(String::new())).await
+    else {
+        panic!("no list");
+    };
+    let names: Vec<_> = list.service.iter().map(|service| &*service.name).collect();
+    for name in ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+    for symbol in [
+        "envoy.service.ratelimit.v3.RateLimitService",
+        "envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit",
+        "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry",
+        "google.protobuf.Struct",
+    ] {
+        let answer = ask(MessageRequest::FileContainingSymbol(symbol.to_owned())).await;
+        let MessageResponse::FileDescriptorResponse(FileDescriptorResponse { file_descriptor_proto }) =
+            answer
+        else {
+            panic!("{symbol}: {answer:?}");
+        };
+        assert_eq!(file_descriptor_proto.len(), 1);
+    }
+}

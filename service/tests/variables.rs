@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use sluice_config::store_access::StoreChoice;
 use sluice_service::compat::compile::AlgorithmName;
 use sluice_service::compat::settings::{Settings, Source};
-use sluice_service::compat::variables::{ALSO_IGNORED, Use, VARIABLES, use_of};
+use sluice_service::compat::variables::{Use, VARIABLES, use_of};
 
 /// The variables of envoyproxy/ratelimit at 3fb702589d36, from its settings.
 const OF_RATELIMIT: &str = include_str!("recorded/variables.txt");
@@ -23,8 +23,7 @@ fn read(pairs: &[(&str, &str)]) -> Result<Settings, String> {
 #[test]
 fn something_becomes_of_each_variable() {
     let known: Vec<_> = OF_RATELIMIT.lines().collect();
-    let unknown: Vec<_> =
-        known.iter().filter(|name| use_of(name).is_none() && !ALSO_IGNORED.contains(name)).collect();
+    let unknown: Vec<_> = known.iter().filter(|name| use_of(name).is_none()).collect();
     assert!(unknown.is_empty(), "{unknown:?}");
     let invented: Vec<_> = VARIABLES.iter().filter(|(name, _)| !known.contains(name)).collect();
     assert!(invented.is_empty(), "{invented:?}");
@@ -87,11 +86,49 @@ fn variables_that_change_what_limits_mean_are_refused_and_others_are_told() {
     let settings = read(&[
         ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "false"),
         ("USE_STATSD", "true"),
-        ("TRACING_SAMPLING_RATE", "1"),
+        ("TRACING_SERVICE_INSTANCE_ID", "1"),
     ])
     .unwrap();
     assert_eq!(settings.ignored.len(), 2, "{:?}", settings.ignored);
     assert!(settings.ignored[0].starts_with("USE_STATSD has no effect: "));
+}
+
+#[test]
+fn spans_are_sent_where_the_variables_of_opentelemetry_say() {
+    let collector = |pairs: &[(&str, &str)]| {
+        let settings = read(&[&[("TRACING_ENABLED", "true")], pairs].concat())?;
+        let tracing = settings
+            .options
+            .tracing
+            .map(|tracing| format!("{} {} {}", tracing.program, tracing.collector, tracing.ratio));
+        Ok::<_, String>(tracing.ok_or(settings.ignored.join("\n")))
+    };
+    assert!(read(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:1")]).unwrap().options.tracing.is_none());
+    for (pairs, expected) in [
+        (&[][..], Ok("RateLimit http://localhost:4318/v1/traces 1")),
+        (
+            &[
+                ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://otel:4318"),
+                ("TRACING_SERVICE_NAME", "limits"),
+                ("TRACING_SAMPLING_RATE", "0.1"),
+            ],
+            Ok("limits http://otel:4318/v1/traces 0.1"),
+        ),
+        (
+            &[("TRACING_EXPORTER_PROTOCOL", "grpc")],
+            Err(
+                "TRACING_ENABLED has no effect: spans are sent by OTLP over http only, and TRACING_EXPORTER_PROTOCOL is \"grpc\"",
+            ),
+        ),
+    ] {
+        assert_eq!(collector(pairs).unwrap().as_deref().map_err(|error| &**error), expected);
+    }
+    let told = collector(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "https://otel:4318")]).unwrap().unwrap_err();
+    assert!(told.starts_with("TRACING_ENABLED has no effect: OTEL_EXPORTER_OTLP_ENDPOINT: "), "{told}");
+    assert_eq!(
+        collector(&[("TRACING_SAMPLING_RATE", "2")]).unwrap_err(),
+        "TRACING_SAMPLING_RATE: \"2\" is not a number from 0 to 1"
+    );
 }
 
 #[test]

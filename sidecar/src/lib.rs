@@ -8,7 +8,7 @@
 //! - [`upstream`]: forwards the request to the application and streams the response back.
 //! - [`respond`]: the responses that the sidecar writes itself.
 //! - [`http2`]: what both sides have in common where they speak HTTP/2.
-//! - [`trace`]: spans of requests. [`metrics`]: counters and gauges of everything above.
+//! - [`metrics`]: counters and gauges of everything above.
 //!
 //! [`memory`] measures what is used of the bounds that [`sluice_host::capacity`] sets. [`socket`] sets the options of connections, and
 //! [`clock`] tells the time.
@@ -22,7 +22,6 @@ pub mod process;
 mod proxy;
 mod respond;
 mod socket;
-mod trace;
 mod upstream;
 
 pub use process::options::{Options, Route};

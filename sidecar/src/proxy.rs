@@ -24,13 +24,13 @@ use crate::metrics::ended::EndReason;
 use crate::metrics::registry::Metrics;
 use crate::proxy::connection::{Connection, ConnectionPermit};
 use crate::respond::failure;
-use crate::trace::{RequestSpan, Tracer};
 use crate::upstream::forward::{self, Client, ForwardError, Forwarded, Keep, Unprocessed};
 use crate::upstream::held_exchange::{self, release_at_end};
 use crate::upstream::in_flight::InFlightGuard;
 use crate::upstream::pool::Pool;
 use crate::upstream::request_body::{BrokenMark, RequestBody, StallGuard};
 use crate::upstream::response_body::ResponseBody;
+use sluice_engine::trace::{RequestSpan, Tracer};
 use sluice_host::drain::DrainWatch;
 
 pub(crate) mod connection;

@@ -9,10 +9,12 @@
 //! - [`components`]: Redis, the operator and the sidecar as processes, and a scripted session with the
 //!   operator.
 //! - [`node`]: a real Kubernetes node, used through kubectl and Helm.
+//! - [`collector`]: an OpenTelemetry collector, and the spans that it has received.
 //! - [`documentation`]: the blocks of YAML in the documentation.
 
 pub mod application;
 pub mod client;
+pub mod collector;
 pub mod components;
 pub mod documentation;
 pub mod installed;

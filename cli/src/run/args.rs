@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sluice_crds::checks::installation::InstallationArgs;
+use sluice_engine::trace::TraceArgs;
 use sluice_host::duration::duration;
 use sluice_host::logging::LogFormat;
 use sluice_sidecar::Upstream;
-use sluice_sidecar::process::args::TraceArgs;
 
 use crate::run::store::StoreArgs;
 

@@ -50,7 +50,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     options.debug = debug;
     options.workers = usize::from(workers);
     options.debug_headers = debug_headers;
-    options.tracing = tracing.into();
+    options.tracing = tracing.options("sluice-sidecar");
     let bound = Sidecar::bind(options)?;
     let publisher = bound.publisher();
     if let Some((name, nack)) = publisher.publish(&stores, &policies).first() {

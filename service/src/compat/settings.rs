@@ -10,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 use sluice_config::KeySecret;
 use sluice_config::policy::OnStoreFailure;
 use sluice_config::store_access::{StoreAccess, StoreChoice};
+use sluice_engine::trace::TraceOptions;
 use sluice_host::capacity;
 use sluice_host::duration::duration;
 use sluice_host::logging::LogFormat;
@@ -18,7 +19,7 @@ use sluice_store::redis::{ClientCertificate, Secret, StoreCredentials};
 
 use crate::compat::compile::{AlgorithmName, CompileOptions};
 use crate::compat::files::Directory;
-use crate::compat::variables::{ALSO_IGNORED, Use, VARIABLES, use_of};
+use crate::compat::variables::{Use, VARIABLES};
 use crate::compat::xds::{XdsServer, XdsTls};
 use crate::grpc::ConnectionAge;
 use crate::rls::RlsOptions;
@@ -168,6 +169,8 @@ impl Settings {
             quota: env.flag("QUOTA_MODE")?,
             metadata: env.flag("RESPONSE_DYNAMIC_METADATA")?,
         };
+        let mut ignored = ignored(&env);
+        options.tracing = tracing(&env, &mut ignored)?;
         options.is_unhealthy_without_rules = env.flag("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED")?;
         let algorithm = env.or("SLUICE_ALGORITHM", "fixedWindow");
         let on_store_failure = env.or("SLUICE_ON_STORE_FAILURE", "Share");
@@ -197,7 +200,7 @@ impl Settings {
             replicas: env.parsed("SLUICE_REPLICAS", 1_u32)?.max(1),
             starts_without_rules: env.flag("FORCE_START_WITHOUT_INITIAL_CONFIG")?,
             log: log(&env)?,
-            ignored: ignored(&env),
+            ignored,
         })
     }
 }
@@ -213,10 +216,35 @@ fn refuse(env: &Environment<'_>) -> Result<(), SettingsError> {
     Ok(())
 }
 
+/// Returns where spans are sent. Without a collector that can be used there are none, and the service works.
+fn tracing(env: &Environment<'_>, ignored: &mut Vec<String>) -> Result<Option<TraceOptions>, SettingsError> {
+    const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+    if !env.flag("TRACING_ENABLED")? {
+        return Ok(None);
+    }
+    let protocol = env.or("TRACING_EXPORTER_PROTOCOL", "http");
+    if protocol != "http" {
+        ignored.push(format!(
+            "TRACING_ENABLED has no effect: spans are sent by OTLP over http only, and TRACING_EXPORTER_PROTOCOL is {protocol:?}"
+        ));
+        return Ok(None);
+    }
+    let endpoint = ENDPOINTS.into_iter().find_map(|name| Some((name, env.text(name)?)));
+    let (name, url) = endpoint.unwrap_or((ENDPOINTS[1], "http://localhost:4318".to_owned()));
+    let collector = match url.parse() {
+        Ok(collector) => collector,
+        Err(error) => {
+            ignored.push(format!("TRACING_ENABLED has no effect: {name}: {error}"));
+            return Ok(None);
+        }
+    };
+    let ratio = env.or("TRACING_SAMPLING_RATE", "1");
+    let ratio = ratio.parse().map_err(|error| failed("TRACING_SAMPLING_RATE", error))?;
+    Ok(Some(TraceOptions { program: env.or("TRACING_SERVICE_NAME", "RateLimit"), collector, ratio }))
+}
+
 fn ignored(env: &Environment<'_>) -> Vec<String> {
-    let also = ALSO_IGNORED.iter().filter_map(|name| Some((*name, use_of("TRACING_ENABLED")?)));
-    let all = VARIABLES.into_iter().chain(also);
-    let ignored = all.filter_map(|(name, used)| match used {
+    let ignored = VARIABLES.into_iter().filter_map(|(name, used)| match used {
         Use::Ignored(reason) if env.text(name).is_some() => Some(format!("{name} has no effect: {reason}")),
         Use::Ignored(_) | Use::Honoured(_) | Use::Refused(_) => None,
     });

@@ -16,11 +16,11 @@ use Use::{Honoured, Ignored, Refused};
 const STATSD: Use = Ignored("metrics are read by Prometheus: see USE_PROMETHEUS");
 const PER_SECOND: Use = Ignored("limits by the second count in the Redis of all others");
 const MEMCACHE: Use = Refused("counters are in Redis, or in memory with BACKEND_TYPE=memory");
-const TRACING: Use = Ignored("set SLUICE_TRACE_COLLECTOR to the URL of a collector");
+const RESOURCE: Use = Ignored("what describes the process in spans is in OTEL_RESOURCE_ATTRIBUTES");
 const POOL: Use = Ignored("checks of all callers share few connections, and a call takes many checks along");
 
 /// All variables of ratelimit, in the order of its settings.
-pub const VARIABLES: [(&str, Use); 103] = [
+pub const VARIABLES: [(&str, Use); 108] = [
     ("HOST", Honoured("Address of the HTTP port")),
     ("PORT", Honoured("The HTTP port: `/healthcheck` and `/json`")),
     ("DEBUG_HOST", Honoured("Address of the debug port")),
@@ -159,16 +159,22 @@ pub const VARIABLES: [(&str, Use); 103] = [
     ("QUOTA_MODE", Honoured("Whether denials are only told in the metadata of answers")),
     ("RESPONSE_DYNAMIC_METADATA", Honoured("Whether answers have metadata")),
     ("MERGE_DOMAIN_CONFIG", Honoured("Whether several files may have rules for one domain")),
-    ("TRACING_ENABLED", TRACING),
-];
-
-/// Variables of ratelimit that only say more about one in [`VARIABLES`].
-pub const ALSO_IGNORED: [&str; 5] = [
-    "TRACING_SERVICE_NAME",
-    "TRACING_SERVICE_NAMESPACE",
-    "TRACING_SERVICE_INSTANCE_ID",
-    "TRACING_EXPORTER_PROTOCOL",
-    "TRACING_SAMPLING_RATE",
+    (
+        "TRACING_ENABLED",
+        Honoured(
+            "Whether calls have spans. They go to OTEL_EXPORTER_OTLP_ENDPOINT, at most 200 calls a second. Default: http://localhost:4318",
+        ),
+    ),
+    ("TRACING_SERVICE_NAME", Honoured("The name of the service in spans")),
+    ("TRACING_SERVICE_NAMESPACE", RESOURCE),
+    ("TRACING_SERVICE_INSTANCE_ID", RESOURCE),
+    ("TRACING_EXPORTER_PROTOCOL", Honoured("http. With grpc there are no spans")),
+    (
+        "TRACING_SAMPLING_RATE",
+        Honoured(
+            "Part of the calls without a trace that have spans. Calls with a trace are sampled as their caller says",
+        ),
+    ),
 ];
 
 /// Returns what becomes of a variable; `None` if ratelimit has none of this name.

@@ -16,12 +16,6 @@ pub(super) struct ReasonLabels {
     pub(super) reason: &'static str,
 }
 
-/// The outcome of something that belongs to no limit.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct OutcomeLabels {
-    pub(super) outcome: &'static str,
-}
-
 /// Lets a counter for each reason begin with 0: Prometheus does not see the first increase of a counter that appears with it.
 pub(super) fn begin_with_zero(
     counters: &Family<ReasonLabels, Counter>,

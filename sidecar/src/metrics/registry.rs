@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry;
 use crate::metrics::ended::{EndReason, EndedStreams};
 use crate::metrics::labels::{BuildLabels, ReasonLabels, begin_with_zero};
 use crate::metrics::latency::Latency;
-use crate::metrics::spans::SpanMetrics;
+use sluice_engine::trace::SpanMetrics;
 
 /// The metrics of a sidecar. Clones share them.
 #[derive(Debug, Clone)]

@@ -6,11 +6,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use sluice_config::trace_options::{CollectorUrl, SampleRatio};
 
-use crate::process::options::{Route, TraceOptions};
+use crate::process::options::Route;
 use crate::upstream::address::InvalidUpstream;
 use sluice_engine::StartupPolicy;
+use sluice_engine::trace::TraceArgs;
 use sluice_host::duration::duration;
 use sluice_host::logging::LogFormat;
 
@@ -104,28 +104,6 @@ pub struct Args {
     /// Log filter, such as info or info,sluice_store=debug. The default leaves out what any client can cause
     #[arg(long, env = "SLUICE_LOG", default_value = "info,h2=error")]
     pub log: String,
-}
-
-/// The arguments of tracing.
-#[derive(Debug, Clone, clap::Args)]
-pub struct TraceArgs {
-    /// OpenTelemetry collector that receives a span of each sampled request, in OTLP over HTTP, such as
-    /// http://otel-collector.observability:4318. Without it there are no spans
-    #[arg(long, env = "SLUICE_TRACE_COLLECTOR", value_name = "URL")]
-    pub trace_collector: Option<CollectorUrl>,
-    /// Part of the requests without a trace that begin one, from 0 to 1. Requests with a trace are sampled as their client says
-    #[arg(long, env = "SLUICE_TRACE_RATIO", value_name = "RATIO", default_value = "0")]
-    pub trace_ratio: SampleRatio,
-}
-
-impl From<TraceArgs> for Option<TraceOptions> {
-    fn from(args: TraceArgs) -> Self {
-        let TraceArgs { trace_collector, trace_ratio: ratio } = args;
-        if trace_collector.is_none() && ratio != SampleRatio::default() {
-            tracing::warn!("--trace-ratio has no effect without --trace-collector");
-        }
-        trace_collector.map(|collector| TraceOptions { collector, ratio })
-    }
 }
 
 /// A command of the binary other than to run a sidecar.

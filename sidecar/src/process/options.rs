@@ -3,12 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use sluice_config::trace_options::{CollectorUrl, SampleRatio};
 use sluice_store::Clock;
 
 use crate::inbound::head_timeout::{HTTP2_IDLE_TIMEOUT, IDLE_TIMEOUT};
 use crate::upstream::address::Upstream;
 use sluice_engine::StartupPolicy;
+use sluice_engine::trace::TraceOptions;
 use sluice_host::capacity;
 
 /// Default time in which a client must send or read a part of a body. nginx has the same.
@@ -21,15 +21,6 @@ pub struct Route {
     pub listen: SocketAddr,
     /// Address of the application.
     pub upstream: Upstream,
-}
-
-/// The options of tracing.
-#[derive(Debug, Clone)]
-pub struct TraceOptions {
-    /// Where spans are sent.
-    pub collector: CollectorUrl,
-    /// The part of requests without a trace that begin one.
-    pub ratio: SampleRatio,
 }
 
 /// The options of a sidecar.

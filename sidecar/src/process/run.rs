@@ -93,7 +93,7 @@ async fn serve(args: Args) -> Result<(), RunError> {
     options.startup_wait = startup_wait;
     options.startup_policy = startup_policy;
     options.debug_headers = debug_headers;
-    options.tracing = tracing.into();
+    options.tracing = tracing.options("sluice-sidecar");
     let workers = options.workers;
     if let Some(directory) = &state_dir {
         drain_request::remove_stale(directory);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
+use sluice_engine::trace::Tracer;
 use sluice_engine::{Engine, EngineOptions, Publisher, Reveal};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -17,11 +18,10 @@ use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::table::{ConnectionTable, Timeouts};
 use crate::metrics::registry::Metrics;
 use crate::process::admin::{Admin, Pages};
-use crate::process::options::{Options, TraceOptions};
+use crate::process::options::Options;
 use crate::process::pressure::relieve;
 use crate::process::worker::{Role, Work, Worker};
 use crate::proxy::{RequestLogs, refusal_reasons};
-use crate::trace::Tracer;
 use crate::upstream::abandoned::AbandonedRequests;
 use crate::upstream::application::{Application, Applications};
 use crate::upstream::forward::ForwardError;
@@ -193,7 +193,7 @@ impl Sidecar {
         registry.register_collector(Box::new(AbandonedRequests));
         let metrics = Metrics::new(registry);
         metrics.add_reasons(ForwardError::REASONS, refusal_reasons());
-        let tracer = tracing.and_then(|options| start_tracer(&options, &metrics));
+        let tracer = tracing.and_then(|options| Tracer::start(&options, metrics.spans.clone()));
         let (signal, drain) = drain::channel();
         let table = ConnectionTable::new(max_connections, metrics.ended_streams.clone());
         let head_timeouts = HeadTimeouts { head: header_timeout, idle: idle_timeout };
@@ -299,14 +299,6 @@ impl Sidecar {
             tracer.end().await;
         }
     }
-}
-
-/// Starts the tracer. A variable of OpenTelemetry that is not supported leaves the sidecar without spans, and running.
-fn start_tracer(options: &TraceOptions, metrics: &Metrics) -> Option<Arc<Tracer>> {
-    let tracer = Tracer::start(&options.collector, options.ratio, metrics.spans.clone());
-    let failed =
-        |error: &_| tracing::error!(%error, "no spans are sent: see the variables OTEL_EXPORTER_OTLP_...");
-    tracer.inspect_err(failed).ok()
 }
 
 fn bind_admin(address: SocketAddr) -> Result<(SocketAddr, TcpListener), StartError> {

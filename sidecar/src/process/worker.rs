@@ -17,10 +17,10 @@ use crate::inbound::table::ConnectionTable;
 use crate::metrics::registry::Metrics;
 use crate::process::listener::Acceptor;
 use crate::proxy::{Proxy, RequestLogs};
-use crate::trace::Tracer;
 use crate::upstream::application::Application;
 use crate::upstream::in_flight::InFlight;
 use crate::upstream::pool::Pool;
+use sluice_engine::trace::Tracer;
 use sluice_host::drain::DrainWatch;
 
 /// Interval at which expired connections to the application are closed.

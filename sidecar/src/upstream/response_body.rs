@@ -9,13 +9,13 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::runtime::Handle;
 
 use crate::http2::send::Relayed;
-use crate::trace::RequestSpan;
 use crate::upstream::abandoned::Abandoned;
 use crate::upstream::application::body::{ApplicationBody, ExchangeError};
 use crate::upstream::in_flight::InFlightGuard;
 use crate::upstream::pool::PooledConnection;
 use crate::upstream::request_body::{RequestBody, StallGuard};
 use sluice_engine::Held;
+use sluice_engine::trace::RequestSpan;
 
 /// The body of a response on its way to the client.
 #[derive(Debug)]

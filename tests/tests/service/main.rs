@@ -6,6 +6,7 @@ use std::path::Path;
 use futures::future::join_all;
 use sluice_tests::application::immediate;
 use sluice_tests::client::{KeepAlive, Response, get, send};
+use sluice_tests::collector::{Collector, Span};
 use sluice_tests::components::Redis;
 use sluice_tests::process::{Process, binary, free_port};
 use sluice_tests::wait::until;
@@ -28,6 +29,11 @@ descriptors:
   rate_limit: {unit: day, requests_per_unit: 100}
 ";
 
+/// The tracing of Envoy, for the listener with routes.
+const TRACING: &str = "{provider: {name: envoy.tracers.opentelemetry, typed_config: {\
+    \"@type\": type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig, service_name: envoy, \
+    http_service: {http_uri: {uri: \"http://127.0.0.1:@COLLECTOR@/v1/traces\", cluster: collector, timeout: 5s}}}}}";
+
 /// The service as a process, in place of ratelimit.
 struct Service {
     process: Process,
@@ -40,11 +46,16 @@ struct Service {
 impl Service {
     /// Starts it with a Redis, and waits until it is ready.
     async fn start(redis: &Redis) -> Self {
+        Self::start_with(redis, &[]).await
+    }
+
+    /// Starts it with more variables.
+    async fn start_with(redis: &Redis, more: &[(&'static str, String)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("config")).unwrap();
         std::fs::write(folder.path().join("config/shop.yaml"), RULES).unwrap();
         let [grpc, http, debug, admin, clients] = [(); 5].map(|()| free_port());
-        let environment = [
+        let mut environment = vec![
             ("RUNTIME_ROOT", folder.path().display().to_string()),
             ("REDIS_SOCKET_TYPE", "tcp".to_owned()),
             ("REDIS_URL", redis.url.replace("redis://", "")),
@@ -57,6 +68,7 @@ impl Service {
             ("SLUICE_DEBUG", format!("127.0.0.1:{clients}")),
             ("SLUICE_LATENCY_BUDGET", "500ms".to_owned()),
         ];
+        environment.extend_from_slice(more);
         let arguments = ["--compat", "ratelimit"].map(str::to_owned);
         let log = folder.path().join("log");
         let process = Process::start(&binary("sluice-service"), &arguments, &environment, &log, "TERM");
@@ -88,12 +100,20 @@ struct Envoy {
 
 impl Envoy {
     async fn start(application: &str, service: u16) -> Self {
+        Self::start_traced(application, service, None).await
+    }
+
+    /// Starts an Envoy that sends its own spans to a collector at this port.
+    async fn start_traced(application: &str, service: u16, collector: Option<u16>) -> Self {
+        let tracing = collector.map_or("{}", |_| TRACING);
         let envoy =
             std::env::var("SLUICE_ENVOY").expect("SLUICE_ENVOY is the path of Envoy: run `make test`");
         let folder = tempfile::tempdir().unwrap();
         let [routes, filter, admin] = [(); 3].map(|()| free_port());
         let (_, application) = application.rsplit_once(':').unwrap();
         let yaml = include_str!("envoy.yaml")
+            .replace("@TRACING@", tracing)
+            .replace("@COLLECTOR@", &collector.unwrap_or(1).to_string())
             .replace("@LISTEN@", &routes.to_string())
             .replace("@FILTER@", &filter.to_string())
             .replace("@ADMIN@", &admin.to_string())
@@ -188,6 +208,56 @@ async fn each_way_of_envoy_to_ask_is_answered() {
     })
     .await;
     assert_eq!(envoy.statistic("error").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_has_a_span_below_that_of_envoys_call() {
+    let port = free_port();
+    let Some(collector) = Collector::start(port).await else { return };
+    let (redis, application) = (Redis::start().await, immediate().await);
+    let endpoint = format!("http://127.0.0.1:{port}");
+    let variables = [
+        ("TRACING_ENABLED", "true".to_owned()),
+        ("TRACING_SAMPLING_RATE", "0".to_owned()),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
+    ];
+    let service = Service::start_with(&redis, &variables).await;
+    let envoy = Envoy::start_traced(&application, service.grpc, Some(port)).await;
+    for (number, (status, decision)) in
+        [(200, "admitted"), (200, "admitted"), (200, "admitted"), (429, "denied")].into_iter().enumerate()
+    {
+        let trace = format!("4bf92f3577b34da6a3ce929d{number:08x}");
+        let parent = format!("00-{trace}-00f067aa0ba902b7-01");
+        let headers = [("x-user", "alice"), ("traceparent", &parent)];
+        assert_eq!(get(&envoy.routes, "/user", &headers).await.status, status);
+        let spans = until("the spans of both", async || {
+            let spans = collector.spans_of(&trace);
+            let of = |program: &str| {
+                let is_of =
+                    |span: &&Span| span.resource.get("service.name").is_some_and(|name| name == program);
+                spans.iter().filter(is_of).cloned().collect::<Vec<_>>()
+            };
+            let (envoys, own) = (of("Str(envoy)"), of("Str(RateLimit)"));
+            (!envoys.is_empty() && !own.is_empty()).then_some((envoys, own))
+        })
+        .await;
+        let (envoys, own) = spans;
+        let [check] = &own[..] else { panic!("{own:?}") };
+        assert_eq!(check.field("Kind"), "Server");
+        assert_eq!(check.field("Name"), "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit");
+        let parent = envoys.iter().find(|span| span.field("ID") == check.field("Parent ID"));
+        assert!(parent.is_some(), "{check:?} {envoys:?}");
+        for (name, value) in [
+            ("rpc.system", "Str(grpc)".to_owned()),
+            ("rpc.method", "Str(ShouldRateLimit)".to_owned()),
+            ("rpc.grpc.status_code", "Int(0)".to_owned()),
+            ("sluice.domain", "Str(shop)".to_owned()),
+            ("sluice.decision", format!("Str({decision})")),
+        ] {
+            assert_eq!(check.attribute(name), Some(&*value), "{name}");
+        }
+    }
+    assert!(!collector.spans().iter().any(|span| format!("{:?}", span.attributes).contains("alice")));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,10 +1,7 @@
-//! Spans of requests through `sluice run`, as a real OpenTelemetry collector receives them. `SLUICE_OTELCOL` is its path, as
-//! tests/node/otelcol.sh prints it.
+//! Spans of requests through `sluice run`, as a real OpenTelemetry collector receives them.
 
-use std::collections::BTreeMap;
-
-use serde_json::json;
 use sluice_tests::client::{Response, get, send};
+use sluice_tests::collector::{Collector, Span};
 use sluice_tests::process::{Process, binary, free_port};
 use sluice_tests::wait::until;
 use tempfile::TempDir;
@@ -29,52 +26,6 @@ spec:
     rates: [{requests: 20, per: 1m}]
     algorithm: {leakyBucket: {maxWait: 10s}}
 ";
-
-/// A span as the collector prints it.
-#[derive(Debug, Default, Clone)]
-struct Span {
-    /// Its fields, such as `Trace ID` and `Kind`.
-    fields: BTreeMap<String, String>,
-    /// Its attributes, with their types: `Str(GET)`.
-    attributes: BTreeMap<String, String>,
-    /// The attributes of its resource.
-    resource: BTreeMap<String, String>,
-}
-
-impl Span {
-    /// Reads the spans of a collector's log.
-    fn all(log: &str) -> Vec<Self> {
-        let (mut spans, mut resource, mut in_resource) = (Vec::<Self>::new(), BTreeMap::new(), false);
-        for line in log.lines().map(str::trim) {
-            let attribute = line.strip_prefix("-> ").and_then(|rest| rest.split_once(": "));
-            if line == "Resource attributes:" {
-                (resource, in_resource) = (BTreeMap::new(), true);
-            } else if line.starts_with("Span #") {
-                in_resource = false;
-                spans.push(Self { resource: resource.clone(), ..Self::default() });
-            } else if let Some((name, value)) = attribute {
-                let to = match spans.last_mut() {
-                    Some(span) if !in_resource => &mut span.attributes,
-                    _ => &mut resource,
-                };
-                to.insert(name.to_owned(), value.to_owned());
-            } else if let (Some(span), Some((name, value))) = (spans.last_mut(), line.split_once(':'))
-                && !in_resource
-            {
-                span.fields.insert(name.trim().to_owned(), value.trim().to_owned());
-            }
-        }
-        spans
-    }
-
-    fn field(&self, name: &str) -> &str {
-        self.fields.get(name).map_or("", String::as_str)
-    }
-
-    fn attribute(&self, name: &str) -> Option<&str> {
-        self.attributes.get(name).map(String::as_str)
-    }
-}
 
 /// Starts an application that answers with the `traceparent` and `tracestate` that it received, or breaks its response off.
 async fn application() -> String {
@@ -113,7 +64,7 @@ async fn application() -> String {
 
 /// A collector and `sluice run`.
 struct Traced {
-    collector: Option<Process>,
+    collector: Option<Collector>,
     collector_port: u16,
     sluice: Process,
     address: String,
@@ -153,28 +104,8 @@ impl Traced {
 
     /// Starts the collector. Reports whether there is one.
     async fn start_collector(&mut self) -> bool {
-        let Some(program) = std::env::var_os("SLUICE_OTELCOL").filter(|path| !path.is_empty()) else {
-            println!("skipped: SLUICE_OTELCOL is not set");
-            return false;
-        };
-        let endpoint = format!("127.0.0.1:{}", self.collector_port);
-        let config = json!({
-            "receivers": {"otlp": {"protocols": {"http": {"endpoint": endpoint}}}},
-            "exporters": {"debug": {"verbosity": "detailed"}},
-            "service": {
-                "pipelines": {"traces": {"receivers": ["otlp"], "exporters": ["debug"]}},
-                "telemetry": {"metrics": {"level": "none"}},
-            },
-        });
-        let log = self.directory.path().join("collector.log");
-        let collector =
-            Process::start(program.as_ref(), &[format!("--config=yaml:{config}")], &[], &log, "KILL");
-        until("the collector listens", async || {
-            (get(&endpoint, "/v1/traces", &[]).await.status == 405).then_some(())
-        })
-        .await;
-        self.collector = Some(collector);
-        true
+        self.collector = Collector::start(self.collector_port).await;
+        self.collector.is_some()
     }
 
     /// Sends a request of a sampled trace, which ends in this number.
@@ -188,8 +119,7 @@ impl Traced {
     async fn spans(&self, trace: &str, count: usize) -> (Span, Vec<Span>) {
         let collector = self.collector.as_ref().unwrap();
         let spans = until("the collector has the spans", async || {
-            let spans = Span::all(&collector.output());
-            let of_trace: Vec<_> = spans.into_iter().filter(|span| span.field("Trace ID") == trace).collect();
+            let of_trace = collector.spans_of(trace);
             (of_trace.len() >= count).then_some(of_trace)
         })
         .await;
@@ -275,8 +205,7 @@ async fn a_collector_receives_the_spans_of_sampled_requests() {
         format!("GET /silent HTTP/1.1\r\nhost: a\r\nx-client: frank\r\ntraceparent: {parent}\r\n\r\n");
     leaver.write_all(request.as_bytes()).await.unwrap();
     until("the request is decided", async || {
-        let spans = Span::all(&traced.collector.as_ref().unwrap().output());
-        spans.iter().any(|span| span.field("Trace ID") == trace_id(10)).then_some(())
+        (!traced.collector.as_ref().unwrap().spans_of(&trace_id(10)).is_empty()).then_some(())
     })
     .await;
     drop(leaver);
@@ -303,7 +232,7 @@ async fn a_collector_receives_the_spans_of_sampled_requests() {
     let (span, _) = traced.spans(&trace_id(9), 2).await;
     assert_eq!((span.field("Name"), span.attribute("http.request.method")), ("HTTP", Some("Str(_OTHER)")));
 
-    let log = traced.collector.as_ref().unwrap().output();
+    let log = traced.collector.as_ref().unwrap().log();
     for absent in ["secret", "orders", "alice", &trace_id(7), &trace_id(8)] {
         assert!(!log.contains(absent), "{absent}");
     }

@@ -6,12 +6,14 @@
 //! - [`traffic`]: requests over HTTP/1 and HTTP/2.
 //! - [`comparison`]: rounds of all contenders under the same load, and the table rows made from them.
 //! - [`proxies`]: proxies that count in their own memory; [`path`]: paths that count in Redis.
+//! - [`service`]: the service against envoyproxy/ratelimit, whose place it takes, behind the same Envoy.
 
 pub(super) mod bare;
 mod comparison;
 mod path;
 mod programs;
 mod proxies;
+pub(super) mod service;
 mod traffic;
 
 use crate::report::row::Row;

@@ -4,7 +4,7 @@
 use anyhow::Context as _;
 
 use super::comparison::{Comparison, Contender, Round};
-use super::programs::{envoy_ratelimit, ratelimit, sluice};
+use super::programs::{Service, envoy_ratelimit, service, sluice};
 use super::traffic::Protocol;
 use crate::parts::proxy::load::upstream;
 use crate::parts::proxy::proxies::{ADMIT, DENY};
@@ -30,14 +30,15 @@ pub(super) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
     // Work is measured and not waiting: no request is decided without Redis.
     let url = format!("--store={}", redis.url);
     let store = [url.as_str(), "--latency-budget=10s"];
-    let service = ratelimit(cores, redis.url.strip_prefix("redis://").context("a URL of Redis")?).await?;
+    let redis_address = redis.url.strip_prefix("redis://").context("a URL of Redis")?;
+    let ratelimit = service(cores, Service::Ratelimit, redis_address, 0).await?;
     let strict = sluice(cores, upstream, "Strict", &store).await?;
     let leased = sluice(cores, upstream, "Leased", &store).await?;
-    let envoy = envoy_ratelimit(cores, upstream, service.address).await?;
+    let envoy = envoy_ratelimit(cores, upstream, ratelimit.address, "10s").await?;
     let contenders = [
         Contender::path("Sluice, strict", strict, Vec::new(), &redis.processes),
         Contender::path("Sluice, leased", leased, Vec::new(), &redis.processes),
-        Contender::path(PEER, envoy, vec![service], &redis.processes),
+        Contender::path(PEER, envoy, vec![ratelimit], &redis.processes),
     ];
     let mut rows = Vec::new();
     for (what, path, clients, values) in [

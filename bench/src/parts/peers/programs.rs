@@ -1,10 +1,12 @@
 //! The proxies, each with one worker and the limits in `bench/peers/`. All but nginx send the limit and what
 //! remains of it in headers of their responses.
 
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use sluice_tests::process::binary;
 
 use super::traffic::Protocol;
 use crate::parts::proxy::proxies::{Program, Proxy, configure, free_address};
@@ -42,30 +44,31 @@ pub(super) async fn envoy_local(
         Protocol::Http1 => "http_protocol_options",
         Protocol::Http2 => "http2_protocol_options",
     };
-    envoy(cores, upstream, "envoy-local.yaml", ("@UPSTREAM_PROTOCOL@", options.to_owned())).await
+    envoy(cores, upstream, "envoy-local.yaml", &[("@UPSTREAM_PROTOCOL@", options.to_owned())]).await
 }
 
-/// Starts Envoy that asks the rate limit service at an address.
+/// Starts Envoy that asks the rate limit service at an address, and waits so long for its answer. After that it responds with
+/// 500.
 pub(super) async fn envoy_ratelimit(
     cores: Cores,
     upstream: SocketAddr,
     service: SocketAddr,
+    timeout: &str,
 ) -> anyhow::Result<Proxy> {
-    envoy(cores, upstream, "envoy-ratelimit.yaml", ("@RATELIMIT_PORT@", service.port().to_string())).await
+    let values = [("@RATELIMIT_PORT@", service.port().to_string()), ("@TIMEOUT@", timeout.to_owned())];
+    envoy(cores, upstream, "envoy-ratelimit.yaml", &values).await
 }
 
 async fn envoy(
     cores: Cores,
     upstream: SocketAddr,
     template: &str,
-    value: (&str, String),
+    more: &[(&str, String)],
 ) -> anyhow::Result<Proxy> {
     let (folder, address) = (tempfile::tempdir()?, free_address());
-    let values = [
-        ("@LISTEN_PORT@", address.port().to_string()),
-        ("@UPSTREAM_PORT@", upstream.port().to_string()),
-        value,
-    ];
+    let mut values =
+        vec![("@LISTEN_PORT@", address.port().to_string()), ("@UPSTREAM_PORT@", upstream.port().to_string())];
+    values.extend_from_slice(more);
     let file = configure(template, &values, folder.path())?;
     // Hot restarts share memory with any other Envoy of this machine.
     let arguments =
@@ -76,23 +79,56 @@ async fn envoy(
     Proxy::start(cores, envoy, address, folder).await
 }
 
-/// Starts envoyproxy/ratelimit with its counters in a Redis, `HOST:PORT`.
-pub(super) async fn ratelimit(cores: Cores, redis: &str) -> anyhow::Result<Proxy> {
+/// A program that answers Envoy by the environment of `ratelimit.env`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Service {
+    /// Sluice's.
+    Sluice,
+    /// envoyproxy/ratelimit.
+    Ratelimit,
+}
+
+/// Starts a service with the limits of `ratelimit/config/bench.yaml` and its counters in a Redis, `HOST:PORT`. There may be more
+/// domains, each with ten limits.
+pub(super) async fn service(
+    cores: Cores,
+    program_of: Service,
+    redis: &str,
+    more_domains: usize,
+) -> anyhow::Result<Proxy> {
     let (folder, address) = (tempfile::tempdir()?, free_address());
-    let peers = peer_file("");
+    let config = folder.path().join("ratelimit/config");
+    std::fs::create_dir_all(&config)?;
+    std::fs::copy(peer_file("ratelimit/config/bench.yaml"), config.join("bench.yaml"))?;
+    for domain in 0..more_domains {
+        let mut text = format!("domain: other-{domain}\ndescriptors:\n");
+        for limit in 0..10 {
+            let _ = writeln!(
+                text,
+                "- key: key-{limit}\n  rate_limit: {{unit: hour, requests_per_unit: {}}}",
+                limit + 1
+            );
+        }
+        std::fs::write(config.join(format!("other-{domain}.yaml")), text)?;
+    }
     let values = [
-        ("@PEERS@", peers.display().to_string()),
+        ("@ROOT@", folder.path().display().to_string()),
         ("@REDIS@", redis.to_owned()),
         ("@GRPC_PORT@", address.port().to_string()),
         ("@HTTP_PORT@", free_address().port().to_string()),
         ("@DEBUG_PORT@", free_address().port().to_string()),
+        ("@ADMIN_PORT@", free_address().port().to_string()),
+        ("@CLIENTS_PORT@", free_address().port().to_string()),
     ];
     let environment = std::fs::read_to_string(configure("ratelimit.env", &values, folder.path())?)?;
     let lines = environment.lines().filter(|line| !line.starts_with('#')).map(str::to_owned);
-    let service = installed("SLUICE_BENCH_RATELIMIT")?.display().to_string();
-    let arguments = lines.chain([service]).collect();
-    let ratelimit = Program { name: "ratelimit", file: program("env")?, arguments, signal: "KILL" };
-    Proxy::start(cores, ratelimit, address, folder).await
+    let (name, file) = match program_of {
+        Service::Sluice => ("sluice-service", binary("sluice-service")),
+        Service::Ratelimit => ("ratelimit", installed("SLUICE_BENCH_RATELIMIT")?),
+    };
+    let arguments = lines.chain([file.display().to_string()]).collect();
+    let started = Program { name, file: program("env")?, arguments, signal: "KILL" };
+    Proxy::start(cores, started, address, folder).await
 }
 
 /// Returns the path of a program that `run.sh` has installed and named in a variable.

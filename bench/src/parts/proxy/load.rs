@@ -93,8 +93,33 @@ pub(crate) async fn load_timed(
     headers: Arc<[String]>,
     requests: usize,
 ) -> anyhow::Result<(Responses, Vec<Duration>)> {
-    let tasks: Vec<_> = (0..CONNECTIONS)
-        .map(|first| tokio::spawn(run_connection(address, path, headers.clone(), requests, first)))
+    load_at(address, path, headers, requests, Pace { connections: CONNECTIONS, rate: None }).await
+}
+
+/// How requests are sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    pub(crate) connections: usize,
+    /// Requests a second of all connections together. Their times then count from the moment at which they were due. Without
+    /// a rate, a connection sends a request as soon as it has the response to the one before.
+    pub(crate) rate: Option<f64>,
+}
+
+/// Does the same as [`load_timed`], at a pace.
+pub(crate) async fn load_at(
+    address: SocketAddr,
+    path: &'static str,
+    headers: Arc<[String]>,
+    requests: usize,
+    pace: Pace,
+) -> anyhow::Result<(Responses, Vec<Duration>)> {
+    let start = Instant::now();
+    let tasks: Vec<_> = (0..pace.connections)
+        .map(|first| {
+            let numbers = (first..requests).step_by(pace.connections);
+            let due = move |number| Some(start + Duration::from_secs_f64(number as f64 / pace.rate?));
+            tokio::spawn(run_connection(address, path, headers.clone(), numbers, due))
+        })
         .collect();
     let (mut all, mut times) = (Responses::default(), Vec::with_capacity(requests));
     for task in tasks {
@@ -109,19 +134,23 @@ async fn run_connection(
     address: SocketAddr,
     path: &str,
     headers: Arc<[String]>,
-    requests: usize,
-    first: usize,
+    numbers: impl Iterator<Item = usize>,
+    due: impl Fn(usize) -> Option<Instant>,
 ) -> anyhow::Result<(Responses, Vec<Duration>)> {
     use std::io::Write as _;
     let mut tcp = TcpStream::connect(address).await?;
     tcp.set_nodelay(true)?;
     let (mut request, mut buffer) = (Vec::new(), vec![0; 8192]);
     let (mut responses, mut times) = (Responses::default(), Vec::new());
-    for number in (first..requests).step_by(CONNECTIONS) {
+    for number in numbers {
         let header = &headers[number % headers.len()];
         request.clear();
         write!(request, "GET {path} HTTP/1.1\r\nhost: bench\r\n{header}\r\n\r\n")?;
-        let start = Instant::now();
+        let due = due(number);
+        if let Some(due) = due {
+            tokio::time::sleep_until(due.into()).await;
+        }
+        let start = due.unwrap_or_else(Instant::now);
         tcp.write_all(&request).await?;
         match read_response(&mut tcp, &mut buffer).await? {
             200 => responses.admitted += 1,

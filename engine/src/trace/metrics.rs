@@ -1,26 +1,32 @@
 //! Counters of spans.
 
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use crate::metrics::labels::OutcomeLabels;
+/// The labels of spans that are sent.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    outcome: &'static str,
+}
 
 /// Numbers of spans by what became of them, and of requests without. Clones share them.
 #[derive(Debug, Clone)]
-pub(crate) struct SpanMetrics {
+pub struct SpanMetrics {
     /// The collector has them.
-    pub(crate) exported: Counter,
+    pub(super) exported: Counter,
     /// The collector has refused them, or did not answer.
-    pub(crate) failed: Counter,
+    pub(super) failed: Counter,
     /// Too many others waited for the collector.
-    pub(crate) dropped: Counter,
+    pub(super) dropped: Counter,
     /// Sampled requests without spans, because others of the same second had them.
-    pub(crate) requests_without: Counter,
+    pub(super) requests_without: Counter,
 }
 
 impl SpanMetrics {
-    pub(crate) fn register(registry: &mut Registry) -> Self {
+    /// Adds the counters to a registry.
+    pub fn register(registry: &mut Registry) -> Self {
         let family = Family::<OutcomeLabels, Counter>::default();
         let of = |outcome| family.get_or_create_owned(&OutcomeLabels { outcome });
         let [exported, failed, dropped] = ["exported", "failed", "dropped"].map(of);

@@ -7,13 +7,13 @@ use http::{Method, Request, StatusCode, Version};
 use opentelemetry::trace::{Span as _, SpanContext, SpanKind, Status, TraceContextExt as _, Tracer as _};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, Span};
-use sluice_engine::{LimitName, Summary};
 
+use crate::answer::{LimitName, Summary};
 use crate::trace::context::propagate;
 
 /// The span of a request. It ends when it is dropped.
 #[derive(Debug)]
-pub(crate) struct RequestSpan {
+pub struct RequestSpan {
     tracer: SdkTracer,
     span: Span,
     arrived: SystemTime,
@@ -23,17 +23,13 @@ pub(crate) struct RequestSpan {
 }
 
 impl RequestSpan {
-    /// Starts a span, and makes it the parent of the application's.
-    pub(super) fn start<B>(
+    /// Starts the span of an HTTP request, and makes it the parent of the application's.
+    pub(super) fn of_request<B>(
         tracer: &SdkTracer,
         parent: Option<SpanContext>,
         request: &mut Request<B>,
     ) -> Self {
-        let arrived = SystemTime::now();
-        let (has_parent, mut context) = (parent.is_some(), Context::new());
-        if let Some(parent) = parent {
-            context = context.with_remote_span_context(parent);
-        }
+        let has_parent = parent.is_some();
         let method = known(request.method());
         // Paths have the ids of customers, and queries their secrets: neither is in spans.
         let version = match request.version() {
@@ -41,21 +37,47 @@ impl RequestSpan {
             Version::HTTP_2 => "2",
             _ => "1.1",
         };
+        let attributes = [
+            KeyValue::new("http.request.method", method.unwrap_or("_OTHER")),
+            KeyValue::new("network.protocol.version", version),
+        ];
+        let started = Self::start(tracer, parent, method.unwrap_or("HTTP"), attributes);
+        propagate(started.span.span_context(), has_parent, request.headers_mut());
+        started
+    }
+
+    /// Starts the span of a call of a gRPC method, `SERVICE/METHOD`.
+    pub(super) fn of_call(
+        tracer: &SdkTracer,
+        parent: Option<SpanContext>,
+        full_method: &'static str,
+    ) -> Self {
+        let (service, method) = full_method.split_once('/').unwrap_or(("", full_method));
+        let attributes = [("rpc.system", "grpc"), ("rpc.service", service), ("rpc.method", method)];
+        Self::start(tracer, parent, full_method, attributes.map(|(key, value)| KeyValue::new(key, value)))
+    }
+
+    fn start(
+        tracer: &SdkTracer,
+        parent: Option<SpanContext>,
+        name: &'static str,
+        attributes: impl IntoIterator<Item = KeyValue>,
+    ) -> Self {
+        let (arrived, mut context) = (SystemTime::now(), Context::new());
+        if let Some(parent) = parent {
+            context = context.with_remote_span_context(parent);
+        }
         let span = tracer
-            .span_builder(method.unwrap_or("HTTP"))
+            .span_builder(name)
             .with_kind(SpanKind::Server)
             .with_start_time(arrived)
-            .with_attributes([
-                KeyValue::new("http.request.method", method.unwrap_or("_OTHER")),
-                KeyValue::new("network.protocol.version", version),
-            ])
+            .with_attributes(attributes)
             .start_with_context(tracer, &context);
-        propagate(span.span_context(), has_parent, request.headers_mut());
         Self { tracer: tracer.clone(), span, arrived, is_decided: false, error: Some("no_response".into()) }
     }
 
     /// Records what the limits have decided, and how long that took.
-    pub(crate) fn decided(&mut self, decision: &Summary<'_>) {
+    pub fn decided(&mut self, decision: &Summary<'_>) {
         let mut attributes = vec![KeyValue::new("sluice.decision", decision.outcome)];
         if let Some(LimitName { policy_namespace, policy, limit }) = decision.limit {
             attributes.extend([
@@ -71,8 +93,28 @@ impl RequestSpan {
         drop(self.part_since("sluice.decide", self.arrived));
     }
 
+    /// Records the answer to a question about a domain, if that is known, and its gRPC status.
+    pub fn answered(
+        &mut self,
+        decision: &'static str,
+        domain: Option<&str>,
+        store_failure: Option<&'static str>,
+        status: i64,
+    ) {
+        let attributes = [
+            Some(KeyValue::new("sluice.decision", decision)),
+            domain.map(|domain| KeyValue::new("sluice.domain", domain.to_owned())),
+            store_failure.map(|failure| KeyValue::new("sluice.store_failure", failure)),
+            Some(KeyValue::new("rpc.grpc.status_code", status)),
+        ];
+        self.span.set_attributes(attributes.into_iter().flatten());
+        self.is_decided = true;
+        self.error = (status != 0).then(|| status.to_string().into());
+    }
+
     /// Starts a part of the request, which ends when it is dropped.
-    pub(crate) fn part(&self, name: &'static str) -> Span {
+    #[must_use]
+    pub fn part(&self, name: &'static str) -> Span {
         self.part_since(name, SystemTime::now())
     }
 
@@ -82,13 +124,13 @@ impl RequestSpan {
     }
 
     /// Records the head of the response.
-    pub(crate) fn responded(&mut self, status: StatusCode) {
+    pub fn responded(&mut self, status: StatusCode) {
         self.span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status.as_u16())));
         self.error = status.is_server_error().then(|| status.as_str().to_owned().into());
     }
 
     /// Records that the response was cut: the client left, or the application did.
-    pub(crate) fn cut(&mut self) {
+    pub fn cut(&mut self) {
         self.error = Some("response_cut".into());
     }
 }

@@ -11,7 +11,7 @@ use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{SpanData, SpanExporter as SpanExport};
 use sluice_config::trace_options::CollectorUrl;
 
-use crate::metrics::spans::SpanMetrics;
+use crate::trace::metrics::SpanMetrics;
 use crate::trace::transport::{LastCall, TIMEOUT, Transport};
 use sluice_host::guard::guard;
 

@@ -1,8 +1,8 @@
 //! W3C Trace Context (<https://www.w3.org/TR/trace-context/>).
 
+use crate::traceparent::{TRACEPARENT, fields};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
-use sluice_engine::traceparent::{TRACEPARENT, fields};
 
 /// The header with what vendors know of a trace. It means nothing without [`TRACEPARENT`].
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
@@ -12,6 +12,7 @@ const SAMPLED: u8 = 1;
 const RANDOM: u8 = 2;
 /// Longest value of [`TRACESTATE`] that a span keeps, in bytes: what every vendor must pass on.
 const MAX_STATE: usize = 512;
+
 /// Returns the span of the client that sent a request with these headers, if the client has named one.
 pub(super) fn parent(headers: &HeaderMap) -> Option<SpanContext> {
     let [version, trace, parent, flags] = fields(only(headers, &TRACEPARENT)?)?;

@@ -3,35 +3,35 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Request;
+use http::{HeaderMap, Request};
 use opentelemetry::KeyValue;
-use opentelemetry::trace::TracerProvider as _;
+use opentelemetry::trace::{SpanContext, TracerProvider as _};
 use opentelemetry_otlp::ExporterBuildError;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::resource::EnvResourceDetector;
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider,
 };
-use sluice_config::trace_options::{CollectorUrl, SampleRatio};
 use tokio::sync::oneshot;
 
-use crate::metrics::spans::SpanMetrics;
+use crate::per_second::PerSecond;
 use crate::trace::context::parent;
 use crate::trace::exporter::CountingExporter;
+use crate::trace::metrics::SpanMetrics;
+use crate::trace::options::TraceOptions;
 use crate::trace::queue::BoundedQueue;
 use crate::trace::span::RequestSpan;
-use sluice_engine::per_second::PerSecond;
 
 /// Requests of traces that clients have begun, and requests that begin a trace, of which each second has spans.
 const REQUESTS_PER_SECOND: u64 = 100;
 /// Longest time that a span waits for others before it is sent.
 const SEND_EVERY: Duration = Duration::from_secs(1);
-/// Longest time that the last spans may take when the sidecar ends.
+/// Longest time that the last spans may take when the process ends.
 const LAST_SPANS: Duration = Duration::from_secs(1);
 
 /// Starts spans of requests, and sends them to a collector. It is not on the path of requests without a span.
 #[derive(Debug)]
-pub(crate) struct Tracer {
+pub struct Tracer {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
     ratio: f64,
@@ -43,9 +43,15 @@ pub(crate) struct Tracer {
 
 impl Tracer {
     /// Creates a tracer, with a thread of its own. Attributes of `OTEL_RESOURCE_ATTRIBUTES` describe the pod in every span.
-    pub(crate) fn start(
-        collector: &CollectorUrl,
-        ratio: SampleRatio,
+    /// A variable of OpenTelemetry that is not supported leaves the program without spans, and running.
+    #[must_use]
+    pub fn start(options: &TraceOptions, metrics: SpanMetrics) -> Option<Arc<Self>> {
+        let failed = |error: &_| tracing::error!(%error, "no spans are sent: see the variables OTEL_EXPORTER_OTLP_...");
+        Self::try_start(options, metrics).inspect_err(failed).ok()
+    }
+
+    fn try_start(
+        TraceOptions { program, collector, ratio }: &TraceOptions,
         metrics: SpanMetrics,
     ) -> Result<Arc<Self>, ExporterBuildError> {
         let waiting = Arc::default();
@@ -55,7 +61,7 @@ impl Tracer {
             .with_scheduled_delay(SEND_EVERY)
             .build();
         let mut resource = Resource::builder_empty()
-            .with_service_name("sluice-sidecar")
+            .with_service_name(program.clone())
             .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
             .with_detector(Box::new(EnvResourceDetector::new()));
         if let Ok(name) = std::env::var("OTEL_SERVICE_NAME") {
@@ -77,8 +83,20 @@ impl Tracer {
 
     /// Starts the span of a request that has just arrived, if its client has sampled the trace, or if it has none and is
     /// sampled here.
-    pub(crate) fn span<B>(&self, request: &mut Request<B>) -> Option<Box<RequestSpan>> {
-        let parent = parent(request.headers());
+    pub fn span<B>(&self, request: &mut Request<B>) -> Option<Box<RequestSpan>> {
+        let parent = self.choose(request.headers())?;
+        Some(Box::new(RequestSpan::of_request(&self.tracer, parent, request)))
+    }
+
+    /// Starts the span of a call of a gRPC method, `SERVICE/METHOD`, as for a request.
+    pub fn call(&self, headers: &HeaderMap, full_method: &'static str) -> Option<Box<RequestSpan>> {
+        let parent = self.choose(headers)?;
+        Some(Box::new(RequestSpan::of_call(&self.tracer, parent, full_method)))
+    }
+
+    /// Decides whether a request with these headers has a span, and returns the span of its client, if there is one.
+    fn choose(&self, headers: &HeaderMap) -> Option<Option<SpanContext>> {
+        let parent = parent(headers);
         let is_sampled = match &parent {
             Some(parent) => parent.is_sampled(),
             None => self.ratio > 0.0 && rand::random::<f64>() < self.ratio,
@@ -91,11 +109,11 @@ impl Tracer {
             self.metrics.requests_without.inc();
             return None;
         }
-        Some(Box::new(RequestSpan::start(&self.tracer, parent, request)))
+        Some(parent)
     }
 
     /// Sends the last spans.
-    pub(crate) async fn end(&self) {
+    pub async fn end(&self) {
         let (provider, (ended, end)) = (self.provider.clone(), oneshot::channel());
         // A thread that nobody waits for: a resolver of names may hang.
         std::thread::spawn(move || {
