@@ -384,6 +384,79 @@ FLEET = {
     ],
 }
 
+OBSERVED = 'outcome="shadow_denied"'
+OF_DOMAIN = 'policy_namespace="@rls", policy=~"$domain"'
+
+
+def domain_rate(metric, *labels):
+    return rate(metric, OF_DOMAIN, *labels)
+
+
+def service_rate(metric, *labels):
+    return rate(metric, 'namespace=~"$namespace"', *labels)
+
+
+SERVICE = {
+    "Questions": [
+        graph(
+            "Answers",
+            "Questions of gateways by the answer. With error, gateways let the request pass unless they are told otherwise.",
+            (f"sum by (answer) ({service_rate('sluice_rls_answers_total')})", "{{answer}}"),
+            unit="reqps",
+        ),
+        graph(
+            "Answers that were not what they seem",
+            "Questions about domains without rules, which are answered with ok, and those for which the store did not answer.",
+            (f"sum({service_rate('sluice_rls_unknown_domain_total')})", "unknown domain"),
+            (f"sum({service_rate('sluice_rls_answers_without_store_total')})", "without the store"),
+            unit="reqps",
+        ),
+        graph(
+            "Latency",
+            "Time from the arrival of a question to its answer. Envoy waits 20 ms by default.",
+            *(
+                (
+                    f"histogram_quantile({quantile}, sum by (le) ({service_rate('sluice_rls_seconds_bucket')}))",
+                    f"p{quantile * 100:g}",
+                )
+                for quantile in (0.5, 0.99)
+            ),
+            unit="s",
+        ),
+        graph(
+            "Connections",
+            "Open connections of gateways.",
+            ('sum by (pod) (sluice_rls_connections{namespace=~"$namespace"})', "{{pod}}"),
+        ),
+    ],
+    "Rules": [
+        graph(
+            "Decisions by domain",
+            "Descriptors by domain and outcome.",
+            (f"sum by (policy, outcome) ({domain_rate(DECISIONS)})", "{{policy}} {{outcome}}"),
+            unit="reqps",
+        ),
+        graph(
+            "Denied by rule",
+            "The ten rules that deny most.",
+            (f"topk(10, sum by (policy, limit) ({domain_rate(DECISIONS, REJECTED)}))", "{{policy}} {{limit}}"),
+            unit="reqps",
+        ),
+        graph(
+            "Would be denied",
+            "Descriptors that a rule in shadow_mode or quota_mode would deny.",
+            (f"sum by (policy, limit) ({domain_rate(DECISIONS, OBSERVED)})", "{{policy}} {{limit}}"),
+            unit="reqps",
+        ),
+        graph(
+            "Configurations",
+            "Configurations that were applied or rejected.",
+            (f"sum by (outcome) ({service_rate('sluice_ratelimit_config_loads_total')})", "{{outcome}}"),
+            unit="ops",
+        ),
+    ],
+}
+
 
 def variable(name, label, query):
     return {
@@ -462,6 +535,15 @@ DASHBOARDS = {
         "Sluice / Fleet",
         [variable("namespace", "Namespace", "label_values(sluice_open_connections, namespace)")],
         FLEET,
+    ),
+    "service.json": dashboard(
+        "sluice-service",
+        "Sluice / Service",
+        [
+            variable("namespace", "Namespace", "label_values(sluice_rls_connections, namespace)"),
+            variable("domain", "Domain", 'label_values(sluice_decisions_total{policy_namespace="@rls"}, policy)'),
+        ],
+        SERVICE,
     ),
 }
 

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -95,12 +95,10 @@ impl UnaryService<RateLimitRequest> for ShouldRateLimit {
     fn call(&mut self, request: tonic::Request<RateLimitRequest>) -> Self::Future {
         let (rls, tracer) = (self.rls.clone(), self.tracer.clone());
         Box::pin(async move {
-            let arrived = Instant::now();
             let (metadata, _, question) = request.into_parts();
             let headers = metadata.into_headers();
             let mut span = tracer.and_then(|tracer| tracer.call(&headers, &SHOULD_RATE_LIMIT[1..]));
             let answer = rls.answer(&question, &headers, span.as_deref_mut()).await;
-            rls.metrics.latency.observe(arrived.elapsed().as_secs_f64());
             // The code is ratelimit's.
             answer.map(tonic::Response::new).map_err(|error| Status::new(Code::Unknown, error.to_string()))
         })

@@ -11,6 +11,11 @@ use prometheus_client::registry::Registry;
 use sluice_engine::descriptors::Answer;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BuildLabels {
+    version: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct AnswerLabels {
     answer: &'static str,
 }
@@ -40,6 +45,9 @@ pub(crate) struct Metrics {
 impl Metrics {
     /// Adds the metrics of questions to a registry, which has those of decisions already.
     pub(crate) fn new(mut registry: Registry) -> Self {
+        let build = Family::<BuildLabels, Gauge>::default();
+        build.get_or_create(&BuildLabels { version: env!("CARGO_PKG_VERSION") }).set(1);
+        registry.register("build_info", "1, with the release of the service as a label", build);
         let answers = Family::<AnswerLabels, Counter>::default();
         registry.register(
             "rls_answers",

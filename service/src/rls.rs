@@ -1,6 +1,6 @@
 //! The door `rls`: `envoy.service.ratelimit.v3`. A request becomes a question, and the answer a response.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderName};
 use prost_types::{ListValue, Struct, Value, value::Kind};
@@ -66,7 +66,9 @@ impl Rls {
         headers: &HeaderMap,
         span: Option<&mut RequestSpan>,
     ) -> Result<RateLimitResponse, RlsError> {
+        let arrived = Instant::now();
         let result = self.decide(request, headers).await;
+        self.metrics.latency.observe(arrived.elapsed().as_secs_f64());
         let is_over = |response: &RateLimitResponse| response.overall_code == OVER_LIMIT;
         match &result {
             Ok((response, answer)) => self.metrics.answered(answer, is_over(response)),

@@ -11,13 +11,23 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 use sluice_tests::application;
 use sluice_tests::client::{get, send};
-use sluice_tests::components::{ControlClient, Operator, Prometheus, Redis, Sidecar};
+use sluice_tests::components::{ControlClient, Operator, Prometheus, Redis, Service, Sidecar};
 use sluice_tests::kubernetes::{ControlPlane, TestNamespace};
 use sluice_tests::metrics_table::rows;
 use sluice_tests::process::repository_root;
 use sluice_tests::wait::until;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
+
+const RULES: &str = "
+domain: shop
+descriptors:
+- key: user
+  rate_limit: {unit: day, requests_per_unit: 1}
+- key: observed
+  rate_limit: {unit: day, requests_per_unit: 1}
+  shadow_mode: true
+";
 
 /// Every kind of limit, so that every metric has a value.
 fn policies() -> [(&'static str, Value); 3] {
@@ -65,7 +75,12 @@ fn policies() -> [(&'static str, Value); 3] {
 
 /// Returns `scrape_configs` with the labels that the chart's PodMonitors give to targets. (Debian's Prometheus cannot find
 /// pods itself.)
-fn scrape_configs(namespace: &TestNamespace, operator: &Operator, sidecars: &[(&str, &Sidecar)]) -> Value {
+fn scrape_configs(
+    namespace: &TestNamespace,
+    operator: &Operator,
+    sidecars: &[(&str, &Sidecar)],
+    service: &Service,
+) -> Value {
     let operator = operator.admin_url.trim_start_matches("http://");
     let sidecars = sidecars.iter().map(|(pod, sidecar)| {
         json!({"targets": [sidecar.admin], "labels": {"namespace": namespace.name, "pod": pod}})
@@ -73,6 +88,9 @@ fn scrape_configs(namespace: &TestNamespace, operator: &Operator, sidecars: &[(&
     json!([
         {"job_name": "operator", "static_configs": [{"targets": [operator], "labels": {"namespace": "sluice-system"}}]},
         {"job_name": "sidecars", "static_configs": sidecars.collect::<Vec<_>>()},
+        {"job_name": "service", "static_configs": [{
+            "targets": [service.at(service.admin)], "labels": {"namespace": namespace.name, "pod": "limits-0"},
+        }]},
     ])
 }
 
@@ -115,7 +133,8 @@ fn dashboard_queries() -> (Vec<String>, Vec<String>) {
         for panel in dashboard["panels"].as_array().unwrap().iter().filter(|panel| panel["type"] != "row") {
             for target in panel["targets"].as_array().unwrap() {
                 let expression = target["expr"].as_str().unwrap().replace("$__rate_interval", "30s");
-                panels.push(expression.replace("$policy", ".*").replace("$namespace", ".*"));
+                let variables = ["$policy", "$namespace", "$domain"];
+                panels.push(variables.iter().fold(expression, |text, name| text.replace(name, ".*")));
             }
         }
         for variable in dashboard["templating"]["list"].as_array().unwrap() {
@@ -141,14 +160,26 @@ fn check_with_promtool(metrics: &str) {
     assert!(check.status.success() && found.is_empty(), "{}", String::from_utf8_lossy(&found));
 }
 
+/// Returns the name of the metric in a row.
+fn name(row: &str) -> &str {
+    row.split_inclusive('`').nth(1).unwrap_or(row)
+}
+
 /// Compares the tables of `docs/metrics.md` with the metrics that exist. `SLUICE_WRITE_DOCS=1` writes them.
-async fn compare_with_the_docs(operator: &Operator, sidecars: &[&Sidecar]) {
+async fn compare_with_the_docs(operator: &Operator, sidecars: &[&Sidecar], service: &Service) {
     let read = async |address: &str| get(address.trim_start_matches("http://"), "/metrics", &[]).await.body;
     let of_operator = [read(&operator.admin_url).await];
     let mut of_sidecars = Vec::new();
     for sidecar in sidecars {
         of_sidecars.push(read(&sidecar.admin).await);
     }
+    let of_service = read(&service.at(service.admin)).await;
+    check_with_promtool(&of_service);
+    // Those of decisions and stores are the sidecars', which are described there.
+    let of_sidecar = rows(&of_sidecars);
+    let of_service = rows(&[of_service]);
+    let of_service: String =
+        of_service.split_inclusive('\n').filter(|row| !of_sidecar.contains(name(row))).collect();
     for text in of_operator.iter().chain(&of_sidecars) {
         check_with_promtool(text);
     }
@@ -157,8 +188,8 @@ async fn compare_with_the_docs(operator: &Operator, sidecars: &[&Sidecar]) {
     let head = "| metric | type | labels | meaning |\n|---|---|---|---|\n";
     let mut parts = text.split(head);
     let mut expected = parts.next().unwrap().to_owned();
-    for rows in [rows(&of_sidecars), rows(&of_operator)] {
-        let rest = parts.next().expect("docs/metrics.md has two tables");
+    for rows in [of_sidecar, of_service, rows(&of_operator)] {
+        let rest = parts.next().expect("docs/metrics.md has three tables");
         let after = rest.find("\n\n").map_or("", |end| &rest[end + 1..]);
         expected += &[head, &rows, after].concat();
     }
@@ -189,12 +220,23 @@ async fn every_panel_of_the_dashboards_has_data_and_every_alert_uses_metrics_tha
     let without_application = start("two", "127.0.0.1:1").await;
     namespace.wait_for("kinds", "Programmed", "True Programmed").await;
     cause_rare_events(&operator, &sidecar, &without_application).await;
+    let service = Service::start(RULES, &redis).await;
     let sidecar = Arc::new(sidecar);
     let targets = [("one", &*sidecar), ("two", &without_application)];
     let traffic = tokio::spawn({
-        let sidecar = sidecar.clone();
+        let (sidecar, service) = (sidecar.clone(), service.at(service.http));
         async move {
             loop {
+                for domain in ["shop", "unknown", ""] {
+                    let keys = ["user", "observed"];
+                    let entry = |key| json!({"entries": [{"key": key, "value": "alice"}]});
+                    let question = json!({"domain": domain, "descriptors": keys.map(entry)}).to_string();
+                    let length = question.len();
+                    let head = format!(
+                        "POST /json HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
+                    );
+                    send(&service, (head + &question).as_bytes()).await;
+                }
                 for client in ["alice", "bob", "carol", "queue"] {
                     get(&sidecar.address, "/", &[("x-client", client)]).await;
                 }
@@ -202,9 +244,9 @@ async fn every_panel_of_the_dashboards_has_data_and_every_alert_uses_metrics_tha
         }
     });
 
-    let prometheus = Prometheus::start(scrape_configs(&namespace, &operator, &targets)).await;
+    let prometheus = Prometheus::start(scrape_configs(&namespace, &operator, &targets, &service)).await;
     let (panels, variables) = dashboard_queries();
-    assert!(panels.len() > 40 && variables.len() == 3, "{} panels, {variables:?}", panels.len());
+    assert!(panels.len() > 50 && variables.len() == 5, "{} panels, {variables:?}", panels.len());
     let mut missing = panels;
     until("every panel has data", async || {
         let mut still = Vec::new();
@@ -238,11 +280,11 @@ async fn every_panel_of_the_dashboards_has_data_and_every_alert_uses_metrics_tha
         Vec::<&String>::new(),
         "metrics that do not exist"
     );
-    compare_with_the_docs(&operator, &[&sidecar, &without_application]).await;
+    compare_with_the_docs(&operator, &[&sidecar, &without_application], &service).await;
     // Every metric that exists has a panel, or a reason to have none.
     let directory = repository_root().join("charts/sluice/dashboards");
-    let shown =
-        ["policies.json", "fleet.json"].map(|name| std::fs::read_to_string(directory.join(name)).unwrap());
+    let shown = ["policies.json", "fleet.json", "service.json"]
+        .map(|name| std::fs::read_to_string(directory.join(name)).unwrap());
     let shown = metrics_in(&shown.concat());
     let is_part = |name: &str| {
         let whole = name.strip_suffix("_count").or_else(|| name.strip_suffix("_sum"));

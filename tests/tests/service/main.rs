@@ -7,8 +7,8 @@ use futures::future::join_all;
 use sluice_tests::application::immediate;
 use sluice_tests::client::{KeepAlive, Response, get, send};
 use sluice_tests::collector::{Collector, Span};
-use sluice_tests::components::Redis;
-use sluice_tests::process::{Process, binary, free_port};
+use sluice_tests::components::{Redis, Service};
+use sluice_tests::process::{Process, free_port};
 use sluice_tests::wait::until;
 use tempfile::TempDir;
 
@@ -33,59 +33,6 @@ descriptors:
 const TRACING: &str = "{provider: {name: envoy.tracers.opentelemetry, typed_config: {\
     \"@type\": type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig, service_name: envoy, \
     http_service: {http_uri: {uri: \"http://127.0.0.1:@COLLECTOR@/v1/traces\", cluster: collector, timeout: 5s}}}}}";
-
-/// The service as a process, in place of ratelimit.
-struct Service {
-    process: Process,
-    folder: TempDir,
-    grpc: u16,
-    http: u16,
-    admin: u16,
-}
-
-impl Service {
-    /// Starts it with a Redis, and waits until it is ready.
-    async fn start(redis: &Redis) -> Self {
-        Self::start_with(redis, &[]).await
-    }
-
-    /// Starts it with more variables.
-    async fn start_with(redis: &Redis, more: &[(&'static str, String)]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("config")).unwrap();
-        std::fs::write(folder.path().join("config/shop.yaml"), RULES).unwrap();
-        let [grpc, http, debug, admin, clients] = [(); 5].map(|()| free_port());
-        let mut environment = vec![
-            ("RUNTIME_ROOT", folder.path().display().to_string()),
-            ("REDIS_SOCKET_TYPE", "tcp".to_owned()),
-            ("REDIS_URL", redis.url.replace("redis://", "")),
-            ("GRPC_HOST", "127.0.0.1".to_owned()),
-            ("GRPC_PORT", grpc.to_string()),
-            ("PORT", http.to_string()),
-            ("DEBUG_PORT", debug.to_string()),
-            ("USE_STATSD", "false".to_owned()),
-            ("SLUICE_ADMIN", format!("127.0.0.1:{admin}")),
-            ("SLUICE_DEBUG", format!("127.0.0.1:{clients}")),
-            ("SLUICE_LATENCY_BUDGET", "500ms".to_owned()),
-        ];
-        environment.extend_from_slice(more);
-        let arguments = ["--compat", "ratelimit"].map(str::to_owned);
-        let log = folder.path().join("log");
-        let process = Process::start(&binary("sluice-service"), &arguments, &environment, &log, "TERM");
-        let service = Self { process, folder, grpc, http, admin };
-        until("the service is ready", async || {
-            let ready = ready(service.admin).await;
-            (ready == Some(200)).then_some(())
-        })
-        .await;
-        service
-    }
-}
-
-async fn ready(port: u16) -> Option<u16> {
-    tokio::net::TcpStream::connect(("127.0.0.1", port)).await.ok()?;
-    Some(get(&format!("127.0.0.1:{port}"), "/readyz", &[]).await.status)
-}
 
 /// Envoy as a process.
 struct Envoy {
@@ -156,7 +103,7 @@ fn header<'a>(response: &'a Response, name: &str) -> &'a str {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_way_of_envoy_to_ask_is_answered() {
     let (redis, application) = (Redis::start().await, immediate().await);
-    let service = Service::start(&redis).await;
+    let service = Service::start(RULES, &redis).await;
     let envoy = Envoy::start(&application, service.grpc).await;
     let alice = [("x-user", "alice")];
     for left in ["2", "1", "0"] {
@@ -221,7 +168,7 @@ async fn a_check_has_a_span_below_that_of_envoys_call() {
         ("TRACING_SAMPLING_RATE", "0".to_owned()),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
     ];
-    let service = Service::start_with(&redis, &variables).await;
+    let service = Service::start_with(RULES, &redis, &variables).await;
     let envoy = Envoy::start_traced(&application, service.grpc, Some(port)).await;
     for (number, (status, decision)) in
         [(200, "admitted"), (200, "admitted"), (200, "admitted"), (429, "denied")].into_iter().enumerate()
@@ -263,7 +210,7 @@ async fn a_check_has_a_span_below_that_of_envoys_call() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_envoys_with_many_connections_admit_the_limit_exactly() {
     let (redis, application) = (Redis::start().await, immediate().await);
-    let (one, two) = (Service::start(&redis).await, Service::start(&redis).await);
+    let (one, two) = (Service::start(RULES, &redis).await, Service::start(RULES, &redis).await);
     let envoys = [Envoy::start(&application, one.grpc).await, Envoy::start(&application, two.grpc).await];
     let connections = (0..64).map(|n| {
         let mut connection = KeepAlive::at(&envoys[n % 2].routes, "/aligned");
@@ -285,7 +232,7 @@ async fn two_envoys_with_many_connections_admit_the_limit_exactly() {
 async fn without_redis_envoy_has_answers_and_an_edit_is_taken_over() {
     let application = immediate().await;
     let mut redis = Some(Redis::start().await);
-    let service = Service::start(redis.as_ref().unwrap()).await;
+    let service = Service::start(RULES, redis.as_ref().unwrap()).await;
     let envoy = Envoy::start(&application, service.grpc).await;
     assert_eq!(get(&envoy.routes, "/user", &[("x-user", "dave")]).await.status, 200);
     drop(redis.take());
@@ -315,7 +262,7 @@ async fn without_redis_envoy_has_answers_and_an_edit_is_taken_over() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_ends_answers_what_it_was_asked() {
     let (redis, application) = (Redis::start().await, immediate().await);
-    let mut service = Service::start(&redis).await;
+    let mut service = Service::start(RULES, &redis).await;
     let envoy = Envoy::start(&application, service.grpc).await;
     let mut connection = KeepAlive::at(&envoy.routes, "/aligned");
     let grpc = service.grpc;
