@@ -125,7 +125,7 @@ pub(crate) fn serve(args: Args) -> anyhow::Result<()> {
         source: Source::Files(Directory { path: ratelimit_config, ignores_dot_files: false }),
         compile: CompileOptions { algorithm, on_store_failure, merges_domains: false },
         replicas,
-        starts_without_rules: false,
+        must_have_rules: true,
         log: (log_format, log),
         ignored: Vec::new(),
     };

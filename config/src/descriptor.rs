@@ -80,6 +80,8 @@ pub struct Rule {
     pub replaces: Vec<Arc<str>>,
     /// Whether a denial is only told in the metadata of the answer.
     pub is_quota: bool,
+    /// Whether a denial is only counted.
+    pub is_shadow: bool,
 }
 
 /// How much a rule admits.
@@ -320,7 +322,7 @@ mod tests {
 
     fn rule(number: u16) -> Option<Rule> {
         let allowance = RuleAllowance::Limit(number);
-        Some(Rule { allowance, name: "".into(), replaces: Vec::new(), is_quota: false })
+        Some(Rule { allowance, name: "".into(), replaces: Vec::new(), is_quota: false, is_shadow: false })
     }
 
     fn level<'a>(key: &'a str, value: &'a str) -> Level<'a> {

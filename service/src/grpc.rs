@@ -21,6 +21,7 @@ use tonic_prost::ProstCodec;
 use tower::Service as _;
 use tower::util::BoxCloneSyncService;
 
+use crate::incoming::{Counted, Room};
 use crate::messages::{RateLimitRequest, RateLimitResponse};
 use crate::reflection::definitions;
 use crate::rls::Rls;
@@ -31,22 +32,25 @@ const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/";
 const REFLECTION_ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/";
 /// Largest question in bytes. A longer one is an error of the call, after which a gateway lets the request pass: this is more than
 /// gateways make of the headers that they accept.
-const MAX_QUESTION: usize = 16 << 20;
+const MAX_QUESTION: usize = 4 << 20;
 /// Streams of a connection. A gateway has one for each request that waits for its answer.
-const MAX_STREAMS: u32 = 4096;
+const MAX_STREAMS: u32 = 1024;
 /// Interval of pings to a caller that is silent, and the time that it has to answer.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Largest head of a call, in bytes.
-const MAX_HEAD: u32 = 16 << 10;
+/// Largest head of a call, in bytes. Envoy copies headers of its client into it, such as `tracestate`, and lets requests pass whose
+/// call fails: this is more than a gateway accepts of a client.
+const MAX_HEAD: u32 = 8 << 20;
+/// Time that a caller has to begin, after which pings find out whether it is there.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The age at which connections end, so that callers move to other replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionAge {
-    /// The age at which no new call is accepted, within 10 %.
-    pub max: Duration,
-    /// Time that calls in flight then have.
-    pub grace: Duration,
+    /// The age at which no new call is accepted, within 10 %; `None` for ever.
+    pub max: Option<Duration>,
+    /// Time that calls in flight then have; `None` for ever.
+    pub grace: Option<Duration>,
 }
 
 type Boxed = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -57,7 +61,8 @@ type Other = BoxCloneSyncService<Request<Incoming>, Response<Body>, Infallible>;
 #[derive(Debug, Clone)]
 pub(crate) struct Methods {
     pub(crate) rls: Arc<Rls>,
-    pub(crate) tracer: Option<Arc<Tracer>>,
+    tracer: Option<Arc<Tracer>>,
+    room: Room,
     /// Services by the beginnings of their paths.
     others: Arc<[(&'static str, Other)]>,
 }
@@ -79,7 +84,7 @@ impl Methods {
             // Older tools know this name only.
             (REFLECTION_ALPHA, Other::new(builder().build_v1alpha()?)),
         ];
-        Ok(Self { rls, tracer, others: others.into() })
+        Ok(Self { rls, tracer, room: Room::new(), others: others.into() })
     }
 }
 
@@ -117,7 +122,8 @@ impl hyper::service::Service<Request<Incoming>> for Methods {
             let answering = guard(async move {
                 let path = request.uri().path();
                 if path == SHOULD_RATE_LIMIT {
-                    let Methods { rls, tracer, .. } = methods;
+                    let Methods { rls, tracer, room, .. } = methods;
+                    let request = request.map(|body| room.bound(body));
                     let mut grpc = Grpc::new(ProstCodec::default())
                         .apply_max_message_size_config(Some(MAX_QUESTION), None);
                     return grpc.unary(ShouldRateLimit { rls, tracer }, request).await;
@@ -154,13 +160,21 @@ where
         .max_header_list_size(MAX_HEAD)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT);
+    let (stream, spoken) = Counted::new(stream);
     let connection = builder.serve_connection(TokioIo::new(stream), methods);
     tokio::pin!(connection);
     // Connections that begin together do not end together.
-    let max = age.max.mul_f64(rand::random_range(0.9..=1.1));
+    let max = age.max.map(|max| max.mul_f64(rand::random_range(0.9..=1.1)));
+    let silent = async {
+        tokio::time::sleep(PREFACE_TIMEOUT).await;
+        if spoken.has_begun() {
+            std::future::pending::<()>().await;
+        }
+    };
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = tokio::time::sleep(max) => end(connection.as_mut(), age.grace).await,
+        () = silent => return tracing::debug!("a caller did not begin to speak HTTP/2"),
+        () = for_ever_or(max) => end(connection.as_mut(), age.grace).await,
         () = drain.draining() => end(connection.as_mut(), age.grace).await,
     };
     if let Err(error) = ended {
@@ -170,12 +184,22 @@ where
 
 /// Ends a connection after the calls in flight.
 async fn end<S>(
-    mut connection: Pin<&mut http2::Connection<TokioIo<S>, Methods, TokioExecutor>>,
-    grace: Duration,
+    mut connection: Pin<&mut http2::Connection<TokioIo<Counted<S>>, Methods, TokioExecutor>>,
+    grace: Option<Duration>,
 ) -> hyper::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     connection.as_mut().graceful_shutdown();
-    tokio::time::timeout(grace, connection).await.unwrap_or(Ok(()))
+    tokio::select! {
+        ended = connection => ended,
+        () = for_ever_or(grace) => Ok(()),
+    }
+}
+
+async fn for_ever_or(time: Option<Duration>) {
+    match time {
+        Some(time) => tokio::time::sleep(time).await,
+        None => std::future::pending().await,
+    }
 }

@@ -2,16 +2,20 @@
 //!
 //! A question passes through these modules, from top to bottom:
 //! - [`service`]: starts and ends all of it; its workers accept connections.
-//! - [`tls`]: certificates. `grpc`: a connection, and the methods that it can call; `reflection` describes them.
+//! - [`tls`]: certificates. `grpc`: a connection, and the methods that it can call; `reflection` describes them, and
+//!   `incoming` bounds what it takes.
 //! - [`rls`]: the door for Envoy's global rate limiting. [`sluice_engine`] decides. [`messages`]: what is sent.
-//! - `metrics`: counters of questions. `pages`: what is served over HTTP/1.
+//! - `health`: whether it has rules. `metrics`: counters of questions. `pages`: what is served over HTTP/1, by `page_server`.
 //!
 //! [`compat`] takes the place of envoyproxy/ratelimit: its configuration and its variables. [`run`] is a process.
 
 pub mod compat;
 mod grpc;
+mod health;
+mod incoming;
 pub mod messages;
 mod metrics;
+mod page_server;
 mod pages;
 mod reflection;
 pub mod rls;

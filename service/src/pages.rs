@@ -1,5 +1,6 @@
 //! The pages that are served over HTTP/1: probes, metrics, clients, and what expects envoyproxy/ratelimit.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -11,12 +12,15 @@ use axum::{Json, Router};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Request, StatusCode, Uri};
 use http_body_util::Empty;
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
 use serde::{Deserialize, Serialize};
 use sluice_config::descriptor::RateUnit;
 use sluice_config::exposition::ExpositionFormat;
 use sluice_engine::{Engine, Page};
 use sluice_host::drain::DrainWatch;
 
+use crate::health::Health;
 use crate::messages::{
     Entry, OK, OVER_LIMIT, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse,
 };
@@ -35,7 +39,7 @@ pub(crate) struct Pages {
     pub(crate) drain: DrainWatch,
     /// The rules in force, one a line.
     pub(crate) rules: Arc<ArcSwap<String>>,
-    pub(crate) is_unhealthy_without_rules: bool,
+    pub(crate) health: Health,
 }
 
 impl Pages {
@@ -93,8 +97,7 @@ async fn ready(State(pages): State<Pages>) -> Response {
 }
 
 async fn health_check(State(pages): State<Pages>) -> Response {
-    // Without rules all questions are errors, but ratelimit is healthy then too unless it is told otherwise.
-    if pages.drain.is_draining() || pages.is_unhealthy_without_rules && pages.rules.load().is_empty() {
+    if pages.drain.is_draining() || !pages.health.is_healthy() {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     }
     "OK".into_response()
@@ -120,45 +123,47 @@ async fn clients(State(pages): State<Pages>, uri: Uri, question: Bytes) -> Respo
     }
 }
 
-/// A question in JSON, as protobuf writes it. Numbers may be texts.
+/// A question in JSON, as protobuf writes it. Numbers may be texts, and enums numbers; null is the default.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct JsonQuestion {
-    #[serde(default)]
-    domain: String,
-    #[serde(default)]
-    descriptors: Vec<JsonDescriptor>,
-    #[serde(default, alias = "hits_addend")]
-    hits_addend: u32,
+    domain: Option<String>,
+    descriptors: Option<Vec<JsonDescriptor>>,
+    #[serde(alias = "hits_addend")]
+    hits_addend: Option<Number>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct JsonDescriptor {
-    #[serde(default)]
-    entries: Vec<JsonEntry>,
-    limit: Option<JsonLimit>,
+    entries: Option<Vec<JsonEntry>>,
+    limit: Option<JsonOverride>,
     #[serde(alias = "hits_addend")]
     hits_addend: Option<Number>,
-    #[serde(default, alias = "is_negative_hits")]
-    is_negative_hits: bool,
+    #[serde(alias = "is_negative_hits")]
+    is_negative_hits: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonEntry {
-    #[serde(default)]
-    key: String,
-    #[serde(default)]
-    value: String,
+    key: Option<String>,
+    value: Option<String>,
 }
 
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct JsonLimit {
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    name: String,
+struct JsonOverride {
     #[serde(alias = "requests_per_unit")]
+    requests_per_unit: Option<Number>,
+    unit: Option<Number>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct JsonLimit {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    name: String,
     requests_per_unit: u32,
     unit: String,
 }
@@ -177,11 +182,13 @@ struct JsonAnswer {
     overall_code: &'static str,
     statuses: Vec<JsonStatus>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    response_headers_to_add: Vec<JsonEntry2>,
+    response_headers_to_add: Vec<JsonHeader>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dynamic_metadata: Option<serde_json::Value>,
 }
 
 #[derive(Debug, Serialize)]
-struct JsonEntry2 {
+struct JsonHeader {
     key: String,
     value: String,
 }
@@ -203,34 +210,75 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
+impl Number {
+    /// Reads a number; `field` has it.
+    fn read<T: TryFrom<u64>>(self, field: &str) -> Result<T, String> {
+        let wrong = |text: &dyn Display| format!("{field}: {text} is no number that it can have");
+        let number = match self {
+            Self::Number(number) => number,
+            Self::Text(text) => text.parse().map_err(|_| wrong(&format!("{text:?}")))?,
+        };
+        T::try_from(number).map_err(|_| wrong(&number))
+    }
+}
+
 impl JsonQuestion {
     fn into_request(self) -> Result<RateLimitRequest, String> {
-        let descriptors = self.descriptors.into_iter().map(|descriptor| {
-            let JsonDescriptor { entries, limit, hits_addend, is_negative_hits } = descriptor;
-            let entries = entries
-                .into_iter()
-                .map(|JsonEntry { key, value }| Entry { key: key.into(), value: value.into() });
-            let limit = limit.map(|limit| {
-                let unit = RateUnit::from_name(&limit.unit)
-                    .ok_or_else(|| format!("unknown unit {:?}", limit.unit))?;
-                Ok::<_, String>(RateLimitOverride {
-                    requests_per_unit: limit.requests_per_unit,
-                    unit: unit as i32,
-                })
-            });
-            let hits_addend = hits_addend.map(|hits| match hits {
-                Number::Number(hits) => Ok(hits),
-                Number::Text(text) => text.parse().map_err(|_| format!("hitsAddend: {text:?} is no number")),
-            });
-            Ok(RateLimitDescriptor {
-                entries: entries.collect(),
-                limit: limit.transpose()?,
-                hits_addend: hits_addend.transpose()?,
-                is_negative_hits,
-            })
-        });
-        let descriptors = descriptors.collect::<Result<_, String>>()?;
-        Ok(RateLimitRequest { domain: self.domain.into(), descriptors, hits_addend: self.hits_addend })
+        let descriptors = self.descriptors.unwrap_or_default().into_iter().map(JsonDescriptor::into_message);
+        let hits_addend = self.hits_addend.map(|hits| hits.read("hitsAddend")).transpose()?;
+        Ok(RateLimitRequest {
+            domain: self.domain.unwrap_or_default().into(),
+            descriptors: descriptors.collect::<Result<_, _>>()?,
+            hits_addend: hits_addend.unwrap_or_default(),
+        })
+    }
+}
+
+impl JsonDescriptor {
+    fn into_message(self) -> Result<RateLimitDescriptor, String> {
+        let Self { entries, limit, hits_addend, is_negative_hits } = self;
+        let text = |text: Option<String>| text.unwrap_or_default().into();
+        let entries = entries.unwrap_or_default().into_iter();
+        let hits_addend = hits_addend.map(|hits| hits.read("descriptors.hitsAddend")).transpose()?;
+        Ok(RateLimitDescriptor {
+            entries: entries
+                .map(|JsonEntry { key, value }| Entry { key: text(key), value: text(value) })
+                .collect(),
+            limit: limit.map(JsonOverride::into_message).transpose()?,
+            hits_addend,
+            is_negative_hits: is_negative_hits.unwrap_or_default(),
+        })
+    }
+}
+
+impl JsonOverride {
+    fn into_message(self) -> Result<RateLimitOverride, String> {
+        let requests =
+            self.requests_per_unit.map(|number| number.read("limit.requestsPerUnit")).transpose()?;
+        let unit = match self.unit {
+            None => 0,
+            Some(Number::Number(number)) => Number::Number(number).read("limit.unit")?,
+            Some(Number::Text(name)) => {
+                RateUnit::from_name(&name).ok_or_else(|| format!("limit.unit: unknown unit {name:?}"))? as i32
+            }
+        };
+        Ok(RateLimitOverride { requests_per_unit: requests.unwrap_or_default(), unit })
+    }
+}
+
+/// Writes metadata in JSON.
+fn json_struct(fields: Struct) -> serde_json::Value {
+    fields.fields.into_iter().map(|(key, value)| (key, json_value(value))).collect()
+}
+
+fn json_value(value: Value) -> serde_json::Value {
+    match value.kind {
+        None | Some(Kind::NullValue(_)) => serde_json::Value::Null,
+        Some(Kind::NumberValue(number)) => number.into(),
+        Some(Kind::StringValue(text)) => text.into(),
+        Some(Kind::BoolValue(flag)) => flag.into(),
+        Some(Kind::StructValue(fields)) => json_struct(fields),
+        Some(Kind::ListValue(list)) => list.values.into_iter().map(json_value).collect(),
     }
 }
 
@@ -263,8 +311,9 @@ impl From<RateLimitResponse> for JsonAnswer {
             overall_code: code(response.overall_code),
             statuses: statuses.collect(),
             response_headers_to_add: headers
-                .map(|header| JsonEntry2 { key: header.key, value: header.value })
+                .map(|header| JsonHeader { key: header.key, value: header.value })
                 .collect(),
+            dynamic_metadata: response.dynamic_metadata.map(json_struct),
         }
     }
 }

@@ -22,6 +22,9 @@ use crate::metrics::Metrics;
 /// Time for the store where the caller names no deadline: Envoy waits for 20 ms by default, and does not say so.
 const DEFAULT_BUDGET: Duration = Duration::from_millis(15);
 
+/// Most descriptors of a question. Their number is the gateway's choice, and not its clients': Envoy Gateway has at most 256.
+const MAX_DESCRIPTORS: usize = 1024;
+
 /// The contents of answers beside the decision, for all domains.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RlsOptions {
@@ -45,6 +48,9 @@ pub enum RlsError {
     /// It has no descriptors.
     #[error("rate limit descriptor list must not be empty")]
     NoDescriptors,
+    /// It has more descriptors than a gateway makes.
+    #[error("a question has at most {MAX_DESCRIPTORS} descriptors")]
+    TooManyDescriptors,
     /// There are no rules yet.
     #[error("no rate limit configuration loaded")]
     NoConfiguration,
@@ -99,6 +105,9 @@ impl Rls {
         if request.descriptors.is_empty() {
             return Err(RlsError::NoDescriptors);
         }
+        if request.descriptors.len() > MAX_DESCRIPTORS {
+            return Err(RlsError::TooManyDescriptors);
+        }
         let question = Question {
             domain: &request.domain,
             descriptors: request.descriptors.iter().map(|one| descriptor(one, request.hits_addend)).collect(),
@@ -121,7 +130,7 @@ impl Rls {
         let overall_code = if denies && !options.shadow { OVER_LIMIT } else { OK };
         let statuses = answer.statuses.iter().map(|status| {
             let is_over = status.outcome == Outcome::OverLimit && !is_quota(status.outcome);
-            descriptor_status(status, is_over)
+            descriptor_status(status, is_over, is_quota(status.outcome))
         });
         let nearest = options.headers.as_ref().and_then(|names| Some((names, nearest(&answer.statuses)?)));
         let response_headers_to_add = nearest.map_or_else(Vec::new, |(names, (limit, status))| {
@@ -131,7 +140,8 @@ impl Rls {
         });
         let dynamic_metadata = options.metadata.then(|| {
             let exceeded = (0..).zip(&answer.statuses).filter(|(_, status)| is_quota(status.outcome));
-            metadata(request, exceeded.map(|(n, _)| f64::from(n)).collect())
+            let has_quota = answer.statuses.iter().any(|status| status.is_quota);
+            metadata(request, exceeded.map(|(n, _)| f64::from(n)).collect(), has_quota)
         });
         RateLimitResponse {
             overall_code,
@@ -160,7 +170,7 @@ fn descriptor(descriptor: &RateLimitDescriptor, of_request: u32) -> Descriptor<'
     Descriptor { pairs, hits, rate }
 }
 
-fn descriptor_status(status: &Status, is_over: bool) -> DescriptorStatus {
+fn descriptor_status(status: &Status, is_over: bool, is_quota: bool) -> DescriptorStatus {
     let code = if is_over { OVER_LIMIT } else { OK };
     let Some(limit) = &status.limit else {
         let limit_remaining = clamped(status.remaining);
@@ -176,7 +186,7 @@ fn descriptor_status(status: &Status, is_over: bool) -> DescriptorStatus {
             unit_multiplier: if limit.multiplier > 1 { limit.multiplier } else { 0 },
         }),
         limit_remaining: clamped(status.remaining),
-        duration_until_reset: Some(prost_types::Duration { seconds, nanos: 0 }),
+        duration_until_reset: (!is_quota).then_some(prost_types::Duration { seconds, nanos: 0 }),
     }
 }
 
@@ -193,7 +203,7 @@ fn nearest(statuses: &[Status]) -> Option<(&Limit, &Status)> {
 }
 
 /// Returns what the answer tells other filters of the gateway, as ratelimit does.
-fn metadata(request: &RateLimitRequest, exceeded: Vec<f64>) -> Struct {
+fn metadata(request: &RateLimitRequest, exceeded: Vec<f64>, has_quota: bool) -> Struct {
     let text =
         |text: &[u8]| Value { kind: Some(Kind::StringValue(String::from_utf8_lossy(text).into_owned())) };
     let number = |number| Value { kind: Some(Kind::NumberValue(number)) };
@@ -201,7 +211,13 @@ fn metadata(request: &RateLimitRequest, exceeded: Vec<f64>) -> Struct {
     let descriptors = request.descriptors.iter().map(|descriptor| {
         let entries = descriptor.entries.iter();
         let entries = entries.map(|entry| text(&[&entry.key, &b"="[..], &entry.value].concat()));
-        let mut fields = [("entries".to_owned(), list(entries.collect()))].into_iter().collect::<Vec<_>>();
+        let mut fields = vec![("entries".to_owned(), list(entries.collect()))];
+        fields.extend(descriptor.limit.map(|limit| {
+            let unit = RateUnit::from_number(limit.unit).map_or("UNKNOWN", RateUnit::as_str);
+            let words =
+                format!("requests_per_unit:{} unit:{}", limit.requests_per_unit, unit.to_ascii_uppercase());
+            ("limit".to_owned(), text(words.as_bytes()))
+        }));
         fields.extend(descriptor.hits_addend.map(|hits| ("hitsAddend".to_owned(), number(hits as f64))));
         Value { kind: Some(Kind::StructValue(Struct { fields: fields.into_iter().collect() })) }
     });
@@ -212,6 +228,7 @@ fn metadata(request: &RateLimitRequest, exceeded: Vec<f64>) -> Struct {
     if request.hits_addend != 0 {
         fields.push(("hitsAddend".to_owned(), number(f64::from(request.hits_addend))));
     }
+    fields.push(("quotaModeEnabled".to_owned(), Value { kind: Some(Kind::BoolValue(has_quota)) }));
     if !exceeded.is_empty() {
         let exceeded = exceeded.into_iter().map(number);
         fields.push(("quotaModeViolations".to_owned(), list(exceeded.collect())));

@@ -1,16 +1,18 @@
 //! A service as a process: from its arguments or variables to its end by a signal.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use sluice_config::message::Replica;
 use sluice_config::store_access::{StoreChoice, StoreChoices};
 use sluice_host::logging::{self, InvalidLogFilter};
 use sluice_host::signals::Signals;
+use tokio::task::spawn_blocking;
 
 use crate::compat::compile::{CompileOptions, Compiled, ConfigError, compile};
 use crate::compat::config::DomainConfig;
-use crate::compat::files::{FollowedDirectory, READ_EVERY};
+use crate::compat::files::{FollowedDirectory, READ_COST, READ_EVERY};
 use crate::compat::settings::{Settings, SettingsError, Source};
 use crate::compat::xds;
 use crate::service::{Publication, Service, StartError};
@@ -50,18 +52,15 @@ pub fn run(get: &dyn Fn(&str) -> Option<String>) -> Result<(), RunError> {
 
 /// Runs a service until a signal arrives.
 pub async fn serve(settings: Settings, drain_delay: Duration) -> Result<(), RunError> {
-    let Settings { options, store, source, compile, replicas, starts_without_rules, log: _, ignored } =
-        settings;
+    let Settings { options, store, source, compile, replicas, must_have_rules, log: _, ignored } = settings;
     ignored.iter().for_each(|line| tracing::info!("{line}"));
     warn(&store, options.tls.is_some() || options.grpc.ip().is_loopback());
     let mut signals = Signals::new()?;
     let mut source = Followed::new(source);
-    // Without them the first questions would be errors, so a directory is read before the ports are open.
-    let first = if starts_without_rules { None } else { source.first()? };
     let service = Service::start(options).await?;
     let loader = Loader { publication: service.publication(StoreChoices::only(store)), compile, replicas };
-    if let Some(first) = first {
-        loader.load(&first)?;
+    if must_have_rules {
+        source.load_first(&loader)?;
     }
     tracing::info!(grpc = %service.grpc(), "listening");
     tokio::select! {
@@ -111,6 +110,14 @@ pub struct Loader {
 }
 
 impl Loader {
+    /// Publishes rules that were read. Counts those that cannot be used.
+    pub(crate) fn take(
+        &self,
+        read: Result<Vec<(String, DomainConfig)>, ConfigError>,
+    ) -> Result<(), ConfigError> {
+        read.inspect_err(|_| self.publication.rejected()).and_then(|configs| self.load(&configs))
+    }
+
     /// Publishes the rules of all files or resources.
     ///
     /// # Errors
@@ -154,29 +161,40 @@ impl Followed {
         }
     }
 
-    /// Returns the first configuration, if it can be read now.
+    /// Loads the rules of files.
     ///
     /// # Errors
-    /// It cannot be used.
-    pub fn first(&mut self) -> Result<Option<Vec<(String, DomainConfig)>>, ConfigError> {
+    /// They cannot be used.
+    fn load_first(&mut self, loader: &Loader) -> Result<(), ConfigError> {
         match &mut self.0 {
-            Kind::Files(directory) => directory.changed().transpose(),
-            Kind::Xds(_) => Ok(None),
+            Kind::Files(directory) => directory.changed().map_or(Ok(()), |read| loader.load(&read?)),
+            Kind::Xds(_) => Ok(()),
         }
     }
 
     /// Takes changes over. Never returns.
     pub async fn follow(self, loader: Loader) {
         match self.0 {
-            Kind::Files(mut directory) => loop {
-                if let Some(Err(error)) =
-                    directory.changed().map(|read| read.and_then(|configs| loader.load(&configs)))
-                {
-                    tracing::error!(%error, "the configuration is rejected: the previous one stays");
+            Kind::Files(mut directory) => {
+                let loader = Arc::new(loader);
+                loop {
+                    let began = Instant::now();
+                    let loader = loader.clone();
+                    // Thousands of files take a while, in which probes are answered.
+                    let reading = spawn_blocking(move || {
+                        let read = directory.changed();
+                        let took = began.elapsed();
+                        (directory, read.map(|read| loader.take(read)), took)
+                    });
+                    let Ok((followed, loaded, took)) = reading.await else { return };
+                    directory = followed;
+                    if let Some(Err(error)) = loaded {
+                        tracing::error!(%error, "the configuration is rejected: the previous one stays");
+                    }
+                    tokio::time::sleep(READ_EVERY.max(took * READ_COST)).await;
                 }
-                tokio::time::sleep(READ_EVERY).await;
-            },
-            Kind::Xds(server) => xds::follow(*server, |configs| loader.load(&configs)).await,
+            }
+            Kind::Xds(server) => xds::follow(*server, |read| loader.take(read)).await,
         }
     }
 }

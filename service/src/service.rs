@@ -20,22 +20,21 @@ use sluice_host::{capacity, guard, listen};
 use sluice_store::Clock;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
-use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::grpc::{self, ConnectionAge, Methods};
+use crate::health::{self, Health, Loaded};
 use crate::metrics::Metrics;
+use crate::page_server;
 use crate::pages::Pages;
 use crate::rls::{Rls, RlsOptions};
 use crate::tls::{Certificates, TlsError, TlsFiles};
 
-/// The name under which ratelimit reports its health.
-const HEALTH_NAME: &str = "ratelimit";
 /// Time that a caller has for the handshake of TLS.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a failed accept: without descriptors or memory, other connections must end first.
@@ -66,8 +65,10 @@ pub struct Options {
     pub age: ConnectionAge,
     /// The contents of answers beside the decision.
     pub rls: RlsOptions,
-    /// Whether `/healthcheck` fails while there are no rules.
-    pub is_unhealthy_without_rules: bool,
+    /// Whether questions are answered before the first rules have come, with an error. Without it, connections wait for them.
+    pub answers_without_rules: bool,
+    /// Whether the service is unhealthy while it has no domain.
+    pub is_unhealthy_without_domains: bool,
     /// Collector of spans, if there is one.
     pub tracing: Option<TraceOptions>,
     /// Clock of a memory store.
@@ -88,9 +89,10 @@ impl Options {
             workers: 1,
             max_connections: capacity::connections(),
             tls: None,
-            age: ConnectionAge { max: Duration::from_secs(300), grace: Duration::from_secs(30) },
+            age: ConnectionAge { max: Some(Duration::from_secs(300)), grace: Some(Duration::from_secs(30)) },
             rls: RlsOptions::default(),
-            is_unhealthy_without_rules: false,
+            answers_without_rules: false,
+            is_unhealthy_without_domains: false,
             tracing: None,
             clock: Clock::system(),
         }
@@ -127,6 +129,7 @@ pub struct Service {
     engine: Engine,
     metrics: Metrics,
     rules: Arc<ArcSwap<String>>,
+    loaded: watch::Sender<Loaded>,
     health: HealthReporter,
     drain: DrainSignal,
     workers: Vec<oneshot::Receiver<()>>,
@@ -140,6 +143,7 @@ pub struct Publication {
     engine: Engine,
     metrics: Metrics,
     rules: Arc<ArcSwap<String>>,
+    loaded: watch::Sender<Loaded>,
     stores: StoreChoices,
 }
 
@@ -153,6 +157,8 @@ impl Publication {
         let nacked = self.engine.publisher().publish(&self.stores, policies);
         self.rules.store(Arc::new(rules));
         self.metrics.loaded(nacked.is_empty());
+        let loaded = if policies.is_empty() { Loaded::WithoutDomains } else { Loaded::Rules };
+        self.loaded.send_replace(loaded);
         nacked
     }
 
@@ -168,8 +174,8 @@ impl Publication {
 }
 
 impl Service {
-    /// Binds the ports and starts to accept connections. Until a configuration is published, questions are answered with an error.
-    /// Must be called within a tokio runtime, which serves the pages.
+    /// Binds the ports. Connections of gateways are accepted from the first publication on, unless the options say that questions are
+    /// answered with an error until then. Must be called within a tokio runtime, which serves the pages.
     ///
     /// # Errors
     /// A port, a certificate or a worker cannot be had.
@@ -186,7 +192,8 @@ impl Service {
             tls,
             age,
             rls,
-            is_unhealthy_without_rules,
+            answers_without_rules,
+            is_unhealthy_without_domains,
             tracing,
             clock,
         } = options;
@@ -213,9 +220,9 @@ impl Service {
         let rls = Arc::new(Rls { engine: engine.clone(), options: rls, metrics: metrics.clone() });
         let (signal, drain) = drain::channel();
         let (health, health_server) = tonic_health::server::health_reporter();
-        for name in ["", HEALTH_NAME] {
-            health.set_service_status(name, ServingStatus::Serving).await;
-        }
+        let (loaded, watched) = watch::channel(Loaded::default());
+        let is_healthy =
+            Health { loaded: watched, answers_without_rules, needs_domains: is_unhealthy_without_domains };
         let rules = Arc::<ArcSwap<String>>::default();
         let pages = Pages {
             engine: engine.clone(),
@@ -223,7 +230,7 @@ impl Service {
             metrics: metrics.clone(),
             drain: drain.clone(),
             rules: rules.clone(),
-            is_unhealthy_without_rules,
+            health: is_healthy.clone(),
         };
         let (mut tasks, mut addresses) = (Vec::new(), Vec::new());
         let mut routers: Vec<(SocketAddr, Router)> = Vec::new();
@@ -236,13 +243,10 @@ impl Service {
             let listener = listen::bind(address, 1).map_err(failed(address))?.remove(0);
             let listener = TcpListener::from_std(listener).map_err(failed(address))?;
             addresses.push(listener.local_addr().map_err(failed(address))?);
-            tasks.push(tokio::spawn(async move {
-                if let Err(error) = axum::serve(listener, router).await {
-                    tracing::error!(%address, %error, "a port failed");
-                }
-            }));
+            tasks.push(tokio::spawn(page_server::serve(listener, router, metrics.panics.clone())));
         }
         tasks.push(tokio::spawn(engine.clone().run()));
+        tasks.push(tokio::spawn(is_healthy.clone().follow(health.clone(), drain.clone())));
         if let Some(certificates) = &certificates {
             tasks.push(tokio::spawn(certificates.clone().follow()));
         }
@@ -257,6 +261,7 @@ impl Service {
                 drain: drain.clone(),
                 places: places.clone(),
                 age,
+                loaded: (!answers_without_rules).then(|| is_healthy.loaded.clone()),
             };
             let (end, ended) = oneshot::channel();
             let (others, engine) = (others.clone(), engine.clone());
@@ -286,6 +291,7 @@ impl Service {
             engine,
             metrics,
             rules,
+            loaded,
             health,
             drain: signal,
             workers,
@@ -297,8 +303,9 @@ impl Service {
     /// Returns what publishes configurations, whose counters are in one store.
     #[must_use]
     pub fn publication(&self, stores: StoreChoices) -> Publication {
-        let Self { engine, metrics, rules, .. } = self;
-        Publication { engine: engine.clone(), metrics: metrics.clone(), rules: rules.clone(), stores }
+        let Self { engine, metrics, rules, loaded, .. } = self;
+        let (engine, metrics, rules) = (engine.clone(), metrics.clone(), rules.clone());
+        Publication { engine, metrics, rules, loaded: loaded.clone(), stores }
     }
 
     /// Returns the address of the gRPC port.
@@ -323,10 +330,8 @@ impl Service {
     /// then stops accepting, and ends when all calls have ended or `grace` is over.
     pub async fn shutdown(self, delay: Duration, grace: Duration) {
         let Self { health, drain, workers, tasks, tracer, .. } = self;
-        for name in ["", HEALTH_NAME] {
-            health.set_service_status(name, ServingStatus::NotServing).await;
-        }
         drain.drain();
+        health::set(&health, false).await;
         tokio::time::sleep(delay).await;
         drain.stop(Instant::now() + grace);
         for worker in workers {
@@ -347,6 +352,8 @@ struct Acceptor {
     /// Places for connections of all workers.
     places: Arc<Semaphore>,
     age: ConnectionAge,
+    /// Tells when the first rules have come, if connections wait for them.
+    loaded: Option<watch::Receiver<Loaded>>,
 }
 
 impl Acceptor {
@@ -355,6 +362,9 @@ impl Acceptor {
         let connections = TaskTracker::new();
         let mut drain = self.drain.clone();
         let accepting = async {
+            if let Some(mut loaded) = self.loaded.clone() {
+                let _ = loaded.wait_for(|loaded| *loaded != Loaded::Nothing).await;
+            }
             let listener = match TcpListener::from_std(listener) {
                 Ok(listener) => listener,
                 Err(error) => return tracing::error!(%error, "the gRPC port cannot be used"),

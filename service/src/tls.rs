@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
@@ -24,7 +25,7 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// The authorities of clients, in PEM. With it, a client without a certificate is refused.
     pub client_ca: Option<PathBuf>,
-    /// The name that the certificate of a client must have: a DNS name or a URI.
+    /// The name that the certificate of a client must have: a DNS name, for which it may have a wildcard, an address or a URI.
     pub client_name: Option<String>,
 }
 
@@ -49,6 +50,11 @@ pub(crate) struct Certificates {
 impl Certificates {
     /// Reads the files.
     pub(crate) fn read(files: TlsFiles) -> Result<Self, TlsError> {
+        if let (Some(name), None) = (&files.client_name, &files.client_ca) {
+            let reason = "callers need certificates to have a name: give the authorities that sign them too"
+                .to_owned();
+            return Err(TlsError { file: format!("the name {name}"), reason });
+        }
         let bytes = files.bytes()?;
         let config = files.config(&bytes)?;
         Ok(Self { files, current: Arc::new(ArcSwap::from_pointee((bytes, config))) })
@@ -119,15 +125,16 @@ impl TlsFiles {
     }
 }
 
-/// Reports whether a certificate has a DNS name or a URI.
+/// Reports whether a certificate is for a DNS name, an address or a URI.
 fn has_name(certificate: &CertificateDer<'_>, name: &str) -> bool {
+    if let (Ok(parsed), Ok(name)) = (ParsedCertificate::try_from(certificate), ServerName::try_from(name))
+        && verify_server_name(&parsed, &name).is_ok()
+    {
+        return true;
+    }
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
     let Ok(Some(names)) = certificate.subject_alternative_name() else { return false };
-    names.value.general_names.iter().any(|known| match known {
-        GeneralName::DNSName(known) => known.eq_ignore_ascii_case(name),
-        GeneralName::URI(known) => *known == name,
-        _ => false,
-    })
+    names.value.general_names.iter().any(|known| matches!(known, GeneralName::URI(known) if *known == name))
 }
 
 /// Reads all certificates of a file.

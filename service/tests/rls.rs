@@ -298,6 +298,94 @@ async fn what_a_client_can_put_into_a_header_is_no_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_was_not_charged_is_not_given_back() {
+    let running = start(SHOP).await;
+    let mut caller = Caller::connect(&running).await;
+    let tenant = of(&[("tenant", "t")]);
+    assert_eq!(caller.words("shop", std::slice::from_ref(&tenant)).await, "ok: ok 4/5");
+    for _ in 0..3 {
+        caller.words("shop", &[of(&[("user", "u0")])]).await;
+    }
+    // The first of 70 denies, so those after it are only looked at.
+    let mut many: Vec<_> = (0..70).map(|n| of(&[("user", &format!("u{n}"))])).collect();
+    many.push(tenant.clone());
+    for _ in 0..3 {
+        assert_eq!(caller.ask(question("shop", &many)).await.unwrap().overall_code, 2);
+    }
+    for expected in ["ok: ok 3/5", "ok: ok 2/5"] {
+        assert_eq!(caller.words("shop", std::slice::from_ref(&tenant)).await, expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_in_shadow_denies_nothing_also_without_any_requests() {
+    let running = start(
+        "
+domain: d
+descriptors:
+- key: none
+  rate_limit: {unit: minute, requests_per_unit: 0}
+  shadow_mode: true
+- key: user
+  rate_limit: {unit: minute, requests_per_unit: 2}
+- key: observed
+  rate_limit: {unit: minute, requests_per_unit: 5}
+  shadow_mode: true
+",
+    )
+    .await;
+    let mut caller = Caller::connect(&running).await;
+    let both = [of(&[("none", "x")]), of(&[("user", "a")])];
+    assert_eq!(caller.words("d", &both).await, "ok: ok 0/0 ok 1/2");
+    assert_eq!(caller.words("d", &both).await, "ok: ok 0/0 ok 0/2");
+    assert_eq!(caller.words("d", &both).await, "over: ok 0/0 over 0/2");
+    // A rate that a descriptor brings along is enforced, whatever the rule says.
+    let own = RateLimitDescriptor {
+        limit: Some(RateLimitOverride { requests_per_unit: 1, unit: 4 }),
+        ..of(&[("observed", "x")])
+    };
+    assert_eq!(caller.words("d", &[hits(own, 5)]).await, "over: over 0/1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_counter_with_two_numbers_in_one_question_is_charged_for_both() {
+    let running = start(SHOP).await;
+    let mut caller = Caller::connect(&running).await;
+    let alice = of(&[("user", "alice")]);
+    let own = RateLimitDescriptor {
+        limit: Some(RateLimitOverride { requests_per_unit: 100, unit: 2 }),
+        ..alice.clone()
+    };
+    let both = [own.clone(), alice.clone()];
+    assert_eq!(caller.words("shop", &both).await, "ok: ok 99/100 ok 1/3");
+    // Three of three are used, of which the second number has no room for a fourth.
+    assert_eq!(caller.words("shop", &both).await, "over: ok 97/100 over 0/3");
+    let look = [hits(own, 0)];
+    let began = Instant::now();
+    while caller.words("shop", &look).await != "ok: ok 98/100" {
+        assert!(began.elapsed() < Duration::from_secs(60), "the charge is given back");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_does_not_hold_more_entries_than_it_may() {
+    let rules = sluice_service::compat::compile::CompileOptions {
+        algorithm: sluice_service::compat::compile::AlgorithmName::SlidingWindowLog,
+        ..RULES
+    };
+    let running = start_with(|_| {}, rules, &[SHOP]).await;
+    let mut caller = Caller::connect(&running).await;
+    let own = RateLimitDescriptor {
+        limit: Some(RateLimitOverride { requests_per_unit: u32::MAX, unit: 3 }),
+        ..of(&[("no", "rule")])
+    };
+    let most = u64::from(u32::MAX);
+    assert_eq!(caller.words("shop", &[hits(own.clone(), most)]).await, "ok: ok 0/4294967295");
+    assert_eq!(caller.words("shop", &[hits(own, most)]).await, "over: over 0/4294967295");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn absurd_numbers_are_bounded() {
     let running = start(SHOP).await;
     let mut caller = Caller::connect(&running).await;

@@ -73,6 +73,7 @@ async fn callers_need_a_certificate_of_the_authority_with_the_name_and_files_are
     assert!(asks(&running, &old, Some("envoy")).await);
     assert!(!asks(&running, &old, None).await, "no certificate");
     assert!(!asks(&running, &old, Some("mallory")).await, "another name");
+    assert!(!asks(&running, &old, Some("*.envoy")).await, "a wildcard for others");
     assert!(!asks(&running, &new, Some("envoy")).await, "another authority");
 
     // A file that cannot be used leaves the certificate as it is.
@@ -102,4 +103,21 @@ async fn a_service_with_a_certificate_that_cannot_be_used_does_not_start() {
     std::fs::write(folder.path().join("ca.crt"), "").unwrap();
     let error = start(files(folder.path(), None)).await;
     assert!(error.ends_with("ca.crt: no certificate in PEM"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_may_be_covered_by_a_wildcard() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    authority.write_server(folder.path());
+    let tls = files(folder.path(), Some("envoy.gateway.svc"));
+    let running = start_with(|options| options.tls = Some(tls), RULES, &[RULE]).await;
+    assert!(asks(&running, &authority, Some("*.gateway.svc")).await);
+    assert!(!asks(&running, &authority, Some("*.svc")).await);
+    let without_ca = TlsFiles { client_ca: None, ..files(folder.path(), Some("envoy")) };
+    let mut options = sluice_service::Options::new("127.0.0.1:0".parse().unwrap());
+    options.tls = Some(without_ca);
+    let error = sluice_service::Service::start(options).await.unwrap_err().to_string();
+    assert!(error.starts_with("the name envoy: "), "{error}");
 }

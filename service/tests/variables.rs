@@ -77,6 +77,17 @@ fn variables_that_change_what_limits_mean_are_refused_and_others_are_told() {
             "REDIS_URL: for REDIS_TYPE=SENTINEL, write the name of the master and then the sentinels: mymaster,host:26379",
         ),
         (("PROMETHEUS_ADDR", "9090"), ""),
+        (
+            ("GRPC_MAX_CONNECTION_AGE", "5 minutes"),
+            "GRPC_MAX_CONNECTION_AGE: \"5 minutes\" is no duration: write for example 500ms, 1.5h or 1m30s",
+        ),
+        (("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "F"), ""),
+        (("MEMCACHE_MAX_IDLE_CONNS", "2"), ""),
+        (("REDIS_TLS_CACERT", "/nowhere"), ""),
+        (("REDIS_SENTINEL_AUTH", "secret"), ""),
+        (("CACHE_KEY_PREFIX", "{limits}:"), ""),
+        (("LOG_FORMAT", "console"), ""),
+        (("HOST", "localhost"), ""),
     ] {
         match read(&[pair]) {
             Ok(_) => assert_eq!(expected, "", "{pair:?}"),
@@ -91,6 +102,32 @@ fn variables_that_change_what_limits_mean_are_refused_and_others_are_told() {
     .unwrap();
     assert_eq!(settings.ignored.len(), 2, "{:?}", settings.ignored);
     assert!(settings.ignored[0].starts_with("USE_STATSD has no effect: "));
+}
+
+#[test]
+fn durations_are_written_as_in_go_and_0_is_for_ever() {
+    for (text, seconds) in [
+        ("0", None),
+        ("0s", None),
+        ("1.5h", Some(5400.0)),
+        ("1m30s", Some(90.0)),
+        ("500us", Some(0.0005)),
+        ("", Some(300.0)),
+    ] {
+        let settings =
+            read(&[("GRPC_MAX_CONNECTION_AGE", text), ("GRPC_MAX_CONNECTION_AGE_GRACE", "0")]).unwrap();
+        let age = settings.options.age;
+        assert_eq!((age.max.map(|age| age.as_secs_f64()), age.grace), (seconds, None), "{text}");
+    }
+    let settings = read(&[
+        ("GRPC_HOST", "localhost"),
+        ("USE_PROMETHEUS", "true"),
+        ("PROMETHEUS_ADDR", "localhost:9"),
+        ("PROMETHEUS_PATH", "/m"),
+    ])
+    .unwrap();
+    assert!(settings.options.grpc.ip().is_loopback());
+    assert!(settings.options.prometheus.unwrap().0.ip().is_loopback());
 }
 
 #[test]
@@ -156,7 +193,7 @@ fn the_variables_of_envoy_gateway_are_honoured() {
     assert_eq!((&*server.address, &*server.node), ("envoy-gateway:18001", "envoy-ratelimit"));
     let tls = server.tls.as_ref().unwrap();
     assert_eq!(tls.ca.as_deref(), Some("/certs/ca.crt".as_ref()));
-    assert!(tls.certificate.is_some() && settings.starts_without_rules);
+    assert!(tls.certificate.is_some() && settings.options.answers_without_rules);
     let options = &settings.options;
     assert_eq!(options.tls.as_ref().unwrap().client_ca.as_deref(), Some("/certs/ca.crt".as_ref()));
     let (address, path) = options.prometheus.clone().unwrap();

@@ -69,6 +69,16 @@ impl Correction {
         Self { limiter, counter, reservation, delta }
     }
 
+    /// Changes the charge by `delta`.
+    pub(crate) fn by(
+        delta: i64,
+        limiter: LimiterHandle,
+        counter: PlannedCounter,
+        reservation: Reservation,
+    ) -> Self {
+        Self { limiter, counter, reservation, delta }
+    }
+
     /// Makes the correction in a task of its own, which ends even if the request does. Drops `after` then.
     pub(crate) fn start(self, after: impl Send + 'static) {
         if self.is_nothing() {

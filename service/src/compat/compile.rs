@@ -329,6 +329,7 @@ impl Builder {
             name: rule_name.as_str().into(),
             replaces: replaces.iter().map(|replaced| replaced.name.as_str().into()).collect(),
             is_quota: descriptor.quota_mode,
+            is_shadow: descriptor.shadow_mode,
         })
     }
 }

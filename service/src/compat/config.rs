@@ -103,13 +103,19 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
+/// Most values of a file.
+const MAX_NODES: usize = 32 << 20;
+
 impl DomainConfig {
     /// Reads a file.
     ///
     /// # Errors
     /// It is no YAML, or has a field that is not known. The reason names line and column.
     pub fn from_yaml(yaml: &str) -> Result<Self, String> {
-        serde_saphyr::from_str(yaml)
+        // As many as the largest file can have without anchors.
+        let budget = serde_saphyr::budget! { max_nodes: MAX_NODES, max_events: 2 * MAX_NODES };
+        let options = serde_saphyr::options! { budget: budget };
+        serde_saphyr::from_str_with_options(yaml, options)
             .map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())
     }
 }

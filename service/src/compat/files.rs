@@ -1,14 +1,20 @@
 //! The rules of a directory, which is read again when its files change. The names of files that Kubernetes keeps for itself begin with
 //! two dots, and are left out: the files of a `ConfigMap` are links into them.
 
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::compat::compile::ConfigError;
 use crate::compat::config::DomainConfig;
 
 /// Interval at which the directory is read.
 pub(crate) const READ_EVERY: Duration = Duration::from_millis(250);
+/// It is read at most 1 % of the time, so that very many files are read less often.
+pub(crate) const READ_COST: u32 = 100;
+/// Number of times for which a link may lead nowhere before it is an error.
+const MAX_DANGLING: u32 = 40;
 /// Most files of a directory, and most levels of folders.
 const MAX_FILES: usize = 100_000;
 const MAX_DEPTH: usize = 16;
@@ -24,8 +30,8 @@ pub struct Directory {
     pub ignores_dot_files: bool,
 }
 
-/// Tells whether a file has changed: its path, the time of its last change, and its length.
-type Stamp = (PathBuf, Option<SystemTime>, u64);
+/// Tells whether a file has changed: its path, device and number, the times of its last changes, and its length.
+type Stamp = (PathBuf, [u64; 3], [i64; 4]);
 
 /// A directory that is followed.
 #[derive(Debug)]
@@ -33,18 +39,42 @@ pub(crate) struct FollowedDirectory {
     directory: Directory,
     /// The files that were read last.
     seen: Option<Vec<Stamp>>,
+    /// How often in a row a link led nowhere.
+    dangling: u32,
+}
+
+/// The reason why there are no stamps.
+enum NoStamps {
+    /// A link leads nowhere right now: its target may be replaced at this moment.
+    Dangling(PathBuf),
+    Failed(ConfigError),
+}
+
+impl NoStamps {
+    fn into_error(self) -> ConfigError {
+        match self {
+            Self::Dangling(path) => {
+                ConfigError { file: path.display().to_string(), reason: "the link leads nowhere".to_owned() }
+            }
+            Self::Failed(error) => error,
+        }
+    }
 }
 
 impl FollowedDirectory {
     pub(crate) fn new(directory: Directory) -> Self {
-        Self { directory, seen: None }
+        Self { directory, seen: None, dangling: 0 }
     }
 
     /// Reads the files if they have changed since the last call.
     pub(crate) fn changed(&mut self) -> Option<Result<Vec<(String, DomainConfig)>, ConfigError>> {
-        let stamps = match self.stamps() {
+        let stamps = self.stamps();
+        self.dangling = if matches!(stamps, Err(NoStamps::Dangling(_))) { self.dangling + 1 } else { 0 };
+        let stamps = match stamps {
             Ok(stamps) => stamps,
-            Err(error) => {
+            Err(NoStamps::Dangling(_)) if self.dangling < MAX_DANGLING => return None,
+            Err(reason) => {
+                let error = reason.into_error();
                 // Told once, until the directory can be read again.
                 let is_new = self.seen.replace(Vec::new()).is_none_or(|seen| !seen.is_empty());
                 return is_new.then_some(Err(error));
@@ -54,8 +84,11 @@ impl FollowedDirectory {
             return None;
         }
         let read = stamps.iter().map(|(path, ..)| self.read(path)).collect();
-        // A file that has changed while it was read is read again.
-        self.seen = (self.stamps().ok().as_ref() == Some(&stamps)).then_some(stamps);
+        // Files that have changed while they were read may not belong together: all are read again.
+        if self.stamps().ok().as_ref() != Some(&stamps) {
+            return None;
+        }
+        self.seen = Some(stamps);
         Some(read)
     }
 
@@ -70,15 +103,17 @@ impl FollowedDirectory {
     }
 
     /// Returns the files, in the order of their names.
-    fn stamps(&self) -> Result<Vec<Stamp>, ConfigError> {
+    fn stamps(&self) -> Result<Vec<Stamp>, NoStamps> {
         let mut stamps = Vec::new();
         self.collect(&self.directory.path, 0, &mut stamps)?;
         stamps.sort();
         Ok(stamps)
     }
 
-    fn collect(&self, folder: &Path, depth: usize, stamps: &mut Vec<Stamp>) -> Result<(), ConfigError> {
-        let failed = |path: &Path, reason: String| ConfigError { file: path.display().to_string(), reason };
+    fn collect(&self, folder: &Path, depth: usize, stamps: &mut Vec<Stamp>) -> Result<(), NoStamps> {
+        let failed = |path: &Path, reason: String| {
+            NoStamps::Failed(ConfigError { file: path.display().to_string(), reason })
+        };
         let entries = std::fs::read_dir(folder).map_err(|error| failed(folder, error.to_string()))?;
         for entry in entries {
             let path = entry.map_err(|error| failed(folder, error.to_string()))?.path();
@@ -86,8 +121,11 @@ impl FollowedDirectory {
             if name.starts_with("..") || self.directory.ignores_dot_files && name.starts_with('.') {
                 continue;
             }
-            // A link that leads nowhere right now: its target is being replaced.
-            let Ok(metadata) = std::fs::metadata(&path) else { continue };
+            let metadata = match std::fs::metadata(&path) {
+                Ok(metadata) => metadata,
+                Err(error) if error.kind() == ErrorKind::NotFound => return Err(NoStamps::Dangling(path)),
+                Err(error) => return Err(failed(&path, error.to_string())),
+            };
             if metadata.is_dir() {
                 if depth < MAX_DEPTH {
                     self.collect(&path, depth + 1, stamps)?;
@@ -97,7 +135,10 @@ impl FollowedDirectory {
             } else if stamps.len() == MAX_FILES {
                 return Err(failed(folder, format!("more than {MAX_FILES} files")));
             } else {
-                stamps.push((path, metadata.modified().ok(), metadata.len()));
+                let numbers = [metadata.dev(), metadata.ino(), metadata.len()];
+                let times =
+                    [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
+                stamps.push((path, numbers, times));
             }
         }
         Ok(())

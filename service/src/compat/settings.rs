@@ -1,7 +1,7 @@
 //! Reads ratelimit's environment variables, and a few of Sluice's own beside them.
 
 use std::fmt::Display;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -12,7 +12,6 @@ use sluice_config::policy::OnStoreFailure;
 use sluice_config::store_access::{StoreAccess, StoreChoice};
 use sluice_engine::trace::TraceOptions;
 use sluice_host::capacity;
-use sluice_host::duration::duration;
 use sluice_host::logging::LogFormat;
 use sluice_store::RedisOptions;
 use sluice_store::redis::{ClientCertificate, Secret, StoreCredentials};
@@ -56,8 +55,8 @@ pub struct Settings {
     pub compile: CompileOptions,
     /// Number of replicas that share a limit while the store does not answer.
     pub replicas: u32,
-    /// Whether ports are open before there are rules.
-    pub starts_without_rules: bool,
+    /// Whether the process ends if the rules of its first start cannot be used. Without it, it waits for others.
+    pub must_have_rules: bool,
     /// Format and filter of the log.
     pub log: (LogFormat, String),
     /// Lines for the log about variables that have no effect.
@@ -97,12 +96,16 @@ impl Environment<'_> {
     }
 
     fn duration(&self, name: &str, default: Duration) -> Result<Duration, SettingsError> {
-        self.text(name).map_or(Ok(default), |text| duration(&text).map_err(|error| failed(name, error)))
+        self.text(name).map_or(Ok(default), |text| {
+            go_duration(&text).ok_or_else(|| {
+                failed(name, format!("{text:?} is no duration: write for example 500ms, 1.5h or 1m30s"))
+            })
+        })
     }
 
     fn address(&self, host: &str, port: &str, default: u16) -> Result<SocketAddr, SettingsError> {
-        let address: IpAddr = self.parsed(host, IpAddr::from([0, 0, 0, 0]))?;
-        Ok((address, self.parsed(port, default)?).into())
+        let (name, port) = (self.or(host, "0.0.0.0"), self.parsed(port, default)?);
+        resolve(&name, port).map_err(|error| failed(host, error))
     }
 
     fn read(&self, name: &str) -> Result<Option<String>, SettingsError> {
@@ -129,10 +132,11 @@ impl Settings {
         options.debug = Some(env.parsed("SLUICE_DEBUG", SocketAddr::from(([127, 0, 0, 1], 8793)))?);
         if env.flag("USE_PROMETHEUS")? {
             let text = env.or("PROMETHEUS_ADDR", ":9090");
-            let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.clone() };
-            let address = full
-                .parse()
-                .map_err(|_| failed("PROMETHEUS_ADDR", format!("{text:?} is not of the form IP:PORT")))?;
+            let parts = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+            let (host, port) = parts
+                .ok_or_else(|| failed("PROMETHEUS_ADDR", format!("{text:?} is not of the form HOST:PORT")))?;
+            let address = resolve(if host.is_empty() { "0.0.0.0" } else { host }, port)
+                .map_err(|error| failed("PROMETHEUS_ADDR", error))?;
             let path = env.or("PROMETHEUS_PATH", "/metrics");
             if !path.starts_with('/') || path.contains(['{', '}', '*']) {
                 return Err(failed("PROMETHEUS_PATH", format!("{path:?} is no path such as /metrics")));
@@ -141,9 +145,14 @@ impl Settings {
         }
         options.workers = env.parsed("SLUICE_WORKERS", capacity::workers())?.clamp(1, 256);
         let ConnectionAge { max, grace } = options.age;
+        // As in Go's gRPC, 0 is for ever.
+        let age = |name: &str, default: Option<Duration>| {
+            let age = env.duration(name, default.unwrap_or_default())?;
+            Ok(Some(age).filter(|age| !age.is_zero()))
+        };
         options.age = ConnectionAge {
-            max: env.duration("GRPC_MAX_CONNECTION_AGE", max)?,
-            grace: env.duration("GRPC_MAX_CONNECTION_AGE_GRACE", grace)?,
+            max: age("GRPC_MAX_CONNECTION_AGE", max)?,
+            grace: age("GRPC_MAX_CONNECTION_AGE_GRACE", grace)?,
         };
         if env.flag("GRPC_SERVER_USE_TLS")? {
             let file = |name: &str| env.text(name).map(PathBuf::from);
@@ -171,7 +180,8 @@ impl Settings {
         };
         let mut ignored = ignored(&env);
         options.tracing = tracing(&env, &mut ignored)?;
-        options.is_unhealthy_without_rules = env.flag("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED")?;
+        options.answers_without_rules = env.flag("FORCE_START_WITHOUT_INITIAL_CONFIG")?;
+        options.is_unhealthy_without_domains = env.flag("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED")?;
         let algorithm = env.or("SLUICE_ALGORITHM", "fixedWindow");
         let on_store_failure = env.or("SLUICE_ON_STORE_FAILURE", "Share");
         let compile = CompileOptions {
@@ -198,18 +208,45 @@ impl Settings {
             source: source(&env)?,
             compile,
             replicas: env.parsed("SLUICE_REPLICAS", 1_u32)?.max(1),
-            starts_without_rules: env.flag("FORCE_START_WITHOUT_INITIAL_CONFIG")?,
+            must_have_rules: false,
             log: log(&env)?,
             ignored,
         })
     }
 }
 
+/// Returns the address of a host, which may be a name.
+fn resolve(host: &str, port: u16) -> Result<SocketAddr, String> {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let mut found = (host, port).to_socket_addrs().map_err(|error| format!("{host:?}: {error}"))?;
+    found.next().ok_or_else(|| format!("{host:?} has no address"))
+}
+
+/// Reads a duration in Go's words: numbers with units, such as `1.5h` or `1m30s`, or `0`.
+fn go_duration(text: &str) -> Option<Duration> {
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
+    let (mut rest, mut seconds) = (text, 0.0);
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let number: f64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let units =
+            [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+        let (unit, length) = units.into_iter().find(|(unit, _)| rest.starts_with(unit))?;
+        seconds += number * length;
+        rest = &rest[unit.len()..];
+    }
+    if text.is_empty() { None } else { Duration::try_from_secs_f64(seconds).ok() }
+}
+
 /// Refuses variables that would change what limits mean.
 fn refuse(env: &Environment<'_>) -> Result<(), SettingsError> {
     for (name, used) in VARIABLES {
         let Use::Refused(reason) = used else { continue };
-        if env.text(name).is_some_and(|value| !matches!(&*value, "false" | "0")) {
+        // One that does not ask for anything changes nothing.
+        if env.text(name).is_some() && !matches!(env.flag(name), Ok(false)) {
             return Err(failed(name, reason));
         }
     }
@@ -252,11 +289,8 @@ fn ignored(env: &Environment<'_>) -> Vec<String> {
 }
 
 fn log(env: &Environment<'_>) -> Result<(LogFormat, String), SettingsError> {
-    let format = match &*env.or("LOG_FORMAT", "text").to_ascii_lowercase() {
-        "text" => LogFormat::Text,
-        "json" => LogFormat::Json,
-        other => return Err(failed("LOG_FORMAT", format!("{other:?} is neither text nor json"))),
-    };
+    let is_json = env.or("LOG_FORMAT", "text").eq_ignore_ascii_case("json");
+    let format = if is_json { LogFormat::Json } else { LogFormat::Text };
     let level = match &*env.or("LOG_LEVEL", "INFO").to_ascii_lowercase() {
         "warning" => "warn".to_owned(),
         "fatal" | "panic" => "error".to_owned(),
@@ -352,21 +386,27 @@ fn store(env: &Environment<'_>) -> Result<StoreChoice, SettingsError> {
     };
     let redis = RedisOptions::from_url(&full).map_err(|error| of_url(&error))?;
     let (username, password) = credentials(env.text("REDIS_AUTH").as_deref());
-    let (sentinel_username, sentinel_password) = credentials(env.text("REDIS_SENTINEL_AUTH").as_deref());
-    let certificate = env.read("REDIS_TLS_CLIENT_CERT")?.zip(env.read("REDIS_TLS_CLIENT_KEY")?);
+    // These mean nothing without sentinels and TLS.
+    let has_sentinels = env.or("REDIS_TYPE", "").eq_ignore_ascii_case("SENTINEL");
+    let sentinel = Some("REDIS_SENTINEL_AUTH").filter(|_| has_sentinels);
+    let (sentinel_username, sentinel_password) =
+        credentials(sentinel.and_then(|name| env.text(name)).as_deref());
+    let read = |name| if with_tls { env.read(name) } else { Ok(None) };
+    let certificate = read("REDIS_TLS_CLIENT_CERT")?.zip(read("REDIS_TLS_CLIENT_KEY")?);
     let redis = redis
         .with_credentials(StoreCredentials {
             username,
             password,
             sentinel_username,
             sentinel_password,
-            ca: env.read("REDIS_TLS_CACERT")?,
+            ca: read("REDIS_TLS_CACERT")?,
             client_certificate: certificate.map(|(certificate, key)| ClientCertificate { certificate, key }),
         })
         .map_err(|error| of_url(&error))?;
     let redis = RedisOptions {
         latency_budget: env.duration("SLUICE_LATENCY_BUDGET", redis.latency_budget)?,
-        prefix: env.or("CACHE_KEY_PREFIX", &redis.prefix),
+        // Keys have braces of their own, which choose the slot in a cluster.
+        prefix: env.or("CACHE_KEY_PREFIX", &redis.prefix).replace(['{', '}'], ""),
         ..redis
     };
     redis.check().map_err(|error| of_url(&error))?;

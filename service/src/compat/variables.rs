@@ -15,7 +15,8 @@ use Use::{Honoured, Ignored, Refused};
 
 const STATSD: Use = Ignored("metrics are read by Prometheus: see USE_PROMETHEUS");
 const PER_SECOND: Use = Ignored("limits by the second count in the Redis of all others");
-const MEMCACHE: Use = Refused("counters are in Redis, or in memory with BACKEND_TYPE=memory");
+const MEMCACHE: Use =
+    Ignored("there is no memcache: counters are in Redis, or in memory with BACKEND_TYPE=memory");
 const RESOURCE: Use = Ignored("what describes the process in spans is in OTEL_RESOURCE_ATTRIBUTES");
 const POOL: Use = Ignored("checks of all callers share few connections, and a call takes many checks along");
 
@@ -31,10 +32,13 @@ pub const VARIABLES: [(&str, Use); 108] = [
     (
         "GRPC_MAX_CONNECTION_AGE",
         Honoured(
-            "Age at which connections end. Default: 5 minutes, so that gateways use new replicas; 24 hours there",
+            "Age at which connections end; 0 for never. Default: 5 minutes, so that gateways use new replicas; 24 hours there",
         ),
     ),
-    ("GRPC_MAX_CONNECTION_AGE_GRACE", Honoured("Time for calls in flight then. Default: 30 seconds")),
+    (
+        "GRPC_MAX_CONNECTION_AGE_GRACE",
+        Honoured("Time for calls in flight then; 0 for any. Default: 30 seconds"),
+    ),
     ("GRPC_SERVER_USE_TLS", Honoured("Whether the gRPC port speaks TLS")),
     ("GRPC_SERVER_TLS_CERT", Honoured("File with its certificate, which is read again when it changes")),
     ("GRPC_SERVER_TLS_KEY", Honoured("File with the key, likewise")),
@@ -42,11 +46,19 @@ pub const VARIABLES: [(&str, Use); 108] = [
         "GRPC_CLIENT_TLS_CACERT",
         Honoured("File with the authorities of callers, likewise. With it, a caller needs a certificate"),
     ),
-    ("GRPC_CLIENT_TLS_SAN", Honoured("The name that a caller's certificate must have")),
-    ("LOG_LEVEL", Honoured("Level of the log: trace, debug, info, warn or error")),
-    ("LOG_FORMAT", Honoured("Format of the log: text or json")),
+    (
+        "GRPC_CLIENT_TLS_SAN",
+        Honoured("The name that a caller's certificate must have: a DNS name, an address or a URI"),
+    ),
+    ("LOG_LEVEL", Honoured("Level of the log: trace, debug, info, warn or error. Default: info; WARN there")),
+    ("LOG_FORMAT", Honoured("Format of the log: json, or else text")),
     ("CONFIG_TYPE", Honoured("FILE or GRPC_XDS_SOTW")),
-    ("FORCE_START_WITHOUT_INITIAL_CONFIG", Honoured("Whether ports are open before there are rules")),
+    (
+        "FORCE_START_WITHOUT_INITIAL_CONFIG",
+        Honoured(
+            "Whether questions are answered before the first rules have come, with an error. Without it, callers wait",
+        ),
+    ),
     ("CONFIG_GRPC_XDS_NODE_ID", Honoured("Id of the node")),
     ("CONFIG_GRPC_XDS_NODE_METADATA", Honoured("Metadata of the node: `key=value,key=value`")),
     ("CONFIG_GRPC_XDS_SERVER_URL", Honoured("Address of the xDS server")),
@@ -66,7 +78,10 @@ pub const VARIABLES: [(&str, Use); 108] = [
         Honoured("File with the client certificate, which is read for each connection"),
     ),
     ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", Honoured("File with its key, likewise")),
-    ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", Honoured("File with the authorities of the xDS server, likewise")),
+    (
+        "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+        Honoured("File with authorities of the xDS server beside the public ones, likewise"),
+    ),
     ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", Honoured("The name that the xDS server's certificate must have")),
     ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", Ignored("the first attempt is after 100 ms")),
     ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", Honoured("Longest time between two attempts. Default: 10 seconds")),
@@ -96,14 +111,17 @@ pub const VARIABLES: [(&str, Use); 108] = [
     ("EXPIRATION_JITTER_MAX_SECONDS", Ignored("counters expire with their windows")),
     ("LOCAL_CACHE_SIZE_IN_BYTES", Ignored("there is no cache of denials, because hits can be given back")),
     ("NEAR_LIMIT_RATIO", Ignored("there is no metric for nearly used limits")),
-    ("CACHE_KEY_PREFIX", Honoured("Prefix of the keys in Redis. Default: `sluice:`")),
+    ("CACHE_KEY_PREFIX", Honoured("Prefix of the keys in Redis, without braces. Default: `sluice:`")),
     ("BACKEND_TYPE", Honoured("redis, or memory for a single replica. There is no memcache")),
     ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", Ignored("a denied request never counts")),
     ("LIMIT_RESPONSE_HEADERS_ENABLED", Honoured("Whether answers have headers")),
     ("LIMIT_LIMIT_HEADER", Honoured("Name of the header with the limit")),
     ("LIMIT_REMAINING_HEADER", Honoured("Name of the header with what remains")),
     ("LIMIT_RESET_HEADER", Honoured("Name of the header with the seconds until there is more")),
-    ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", Honoured("Whether the service is unhealthy without rules")),
+    (
+        "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
+        Honoured("Whether the service is unhealthy without any domain"),
+    ),
     ("REDIS_SOCKET_TYPE", Honoured("tcp or unix")),
     ("REDIS_TYPE", Honoured("SINGLE, SENTINEL or CLUSTER")),
     (

@@ -2,7 +2,7 @@
 //! accepted or refused as a whole.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prost::Message as _;
 use prost_types::value::Kind;
@@ -27,9 +27,10 @@ const INVALID_ARGUMENT: i32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Time that an attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval of pings to a server that is silent, and the time that it has to answer.
-const PING_INTERVAL: Duration = Duration::from_secs(30);
-const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Interval at which the system asks a server that is silent whether it is there, and how often. gRPC servers end connections with
+/// more than a few pings of HTTP/2.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_RETRIES: u32 = 3;
 
 /// An xDS server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub struct XdsServer {
 pub struct XdsTls {
     /// Files with the client certificate and its key, in PEM.
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// File with the authorities that sign the server's certificate, in PEM. Without it no server is trusted.
+    /// File with authorities that may sign the server's certificate beside the public ones, in PEM.
     pub ca: Option<PathBuf>,
     /// The name in the server's certificate, if it is not its host.
     pub server_name: Option<String>,
@@ -90,17 +91,17 @@ fn chain(error: &dyn std::error::Error) -> String {
 /// Follows the rules of a server. `apply` makes those of a response take effect, or says what is wrong with them. Never returns.
 pub(crate) async fn follow(
     server: XdsServer,
-    mut apply: impl FnMut(Vec<(String, DomainConfig)>) -> Result<(), ConfigError>,
+    mut apply: impl FnMut(Result<Vec<(String, DomainConfig)>, ConfigError>) -> Result<(), ConfigError>,
 ) {
-    let mut version = String::new();
     let mut pause = FIRST_PAUSE;
     loop {
-        let before = version.clone();
-        let ended = stream(&server, &mut version, &mut apply).await;
+        let began = Instant::now();
+        let ended = stream(&server, &mut apply).await;
         if let Err(error) = ended {
             tracing::warn!(server = server.address, %error, "no connection to the xDS server: the rules stay as they are");
         }
-        if version != before {
+        // A server that has served for a while is not one that refuses.
+        if began.elapsed() > server.longest_pause {
             pause = FIRST_PAUSE;
         }
         // Replicas do not connect at once.
@@ -109,15 +110,16 @@ pub(crate) async fn follow(
     }
 }
 
-/// Opens a stream, and answers its responses until it ends. `version` is the one that was accepted last.
+/// Opens a stream, and answers its responses until it ends. It begins without a version, because a server that has started again
+/// may count from the beginning: the version that was accepted last would then say that nothing is new.
 async fn stream(
     server: &XdsServer,
-    version: &mut String,
-    apply: &mut impl FnMut(Vec<(String, DomainConfig)>) -> Result<(), ConfigError>,
+    apply: &mut impl FnMut(Result<Vec<(String, DomainConfig)>, ConfigError>) -> Result<(), ConfigError>,
 ) -> Result<(), XdsError> {
+    let mut version = String::new();
     let channel = server.connect().await?;
     let (requests, received) = mpsc::channel(4);
-    let first = server.request(version, String::new(), None);
+    let first = server.request(&version, String::new(), None);
     let _ = requests.send(first).await;
     let mut request = Request::new(ReceiverStream::new(received));
     for (name, value) in &server.headers {
@@ -134,14 +136,14 @@ async fn stream(
     tracing::info!(server = server.address, node = server.node, "connected to the xDS server");
     while let Some(response) = responses.message().await? {
         let DiscoveryResponse { version_info, resources, type_url: _, nonce } = response;
-        let answer = match read(resources).and_then(&mut *apply) {
+        let answer = match apply(read(resources)) {
             Ok(()) => {
-                *version = version_info;
-                server.request(version, nonce, None)
+                version = version_info;
+                server.request(&version, nonce, None)
             }
             Err(error) => {
                 tracing::error!(version = version_info, %error, "the rules of the xDS server are refused: the previous ones stay");
-                server.request(version, nonce, Some(error.to_string()))
+                server.request(&version, nonce, Some(error.to_string()))
             }
         };
         if requests.send(answer).await.is_err() {
@@ -172,13 +174,16 @@ fn read(resources: Vec<prost_types::Any>) -> Result<Vec<(String, DomainConfig)>,
 impl XdsServer {
     async fn connect(&self) -> Result<Channel, XdsError> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
-        let address = self.address.trim_start_matches("http://").trim_start_matches("https://");
+        // The forms that gRPC's own clients understand.
+        let address = ["http://", "https://", "dns:///", "passthrough:///"]
+            .iter()
+            .fold(&*self.address, |address, scheme| address.trim_start_matches(scheme));
         let endpoint = Endpoint::from_shared(format!("{scheme}://{address}")).map_err(XdsError::Connect)?;
         let mut endpoint = endpoint
             .connect_timeout(CONNECT_TIMEOUT)
-            .http2_keep_alive_interval(PING_INTERVAL)
-            .keep_alive_timeout(PING_TIMEOUT)
-            .keep_alive_while_idle(true);
+            .tcp_keepalive(Some(KEEPALIVE))
+            .tcp_keepalive_interval(Some(KEEPALIVE))
+            .tcp_keepalive_retries(Some(KEEPALIVE_RETRIES));
         if let Some(tls) = &self.tls {
             endpoint = endpoint.tls_config(tls.config()?).map_err(XdsError::Connect)?;
         }
@@ -203,7 +208,7 @@ impl XdsTls {
         let read = |file: &PathBuf| {
             std::fs::read(file).map_err(|error| XdsError::File(file.display().to_string(), error))
         };
-        let mut config = ClientTlsConfig::new();
+        let mut config = ClientTlsConfig::new().with_webpki_roots();
         if let Some(ca) = &self.ca {
             config = config.ca_certificate(Certificate::from_pem(read(ca)?));
         }

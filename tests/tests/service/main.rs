@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use futures::future::join_all;
+use serde_json::{Value, json};
 use sluice_tests::application::immediate;
 use sluice_tests::client::{KeepAlive, Response, get, send};
 use sluice_tests::collector::{Collector, Span};
@@ -204,7 +205,71 @@ async fn a_check_has_a_span_below_that_of_envoys_call() {
             assert_eq!(check.attribute(name), Some(&*value), "{name}");
         }
     }
+    // Envoy copies this header into its call, whose head the service must accept: the request would pass otherwise.
+    let state = format!("a={}", "x".repeat(40_000));
+    let parent = "00-4bf92f3577b34da6a3ce929d000000ff-00f067aa0ba902b7-01";
+    let headers = [("x-user", "alice"), ("traceparent", parent), ("tracestate", &state)];
+    assert_eq!(get(&envoy.routes, "/user", &headers).await.status, 429);
+    assert_eq!(envoy.statistic("error").await, 0);
     assert!(!collector.spans().iter().any(|span| format!("{:?}", span.attributes).contains("alice")));
+}
+
+/// Asks a question in JSON. Returns what remains of the limit of each descriptor; -1 for one that is over it.
+async fn ask(service: &Service, descriptors: Vec<Value>) -> Vec<i64> {
+    let question = json!({"domain": "shop", "descriptors": descriptors}).to_string();
+    let head = "POST /json HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length:";
+    let request = format!("{head} {}\r\n\r\n{question}", question.len());
+    let answer = send(&service.at(service.http), request.as_bytes()).await.body;
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let statuses = answer["statuses"].as_array().unwrap().iter();
+    let remaining = statuses.map(|status| match status["code"].as_str() {
+        Some("OK") => status["limitRemaining"].as_i64().unwrap_or(0),
+        _ => -1,
+    });
+    remaining.collect()
+}
+
+fn descriptor(key: &str, value: &str, more: &Value) -> Value {
+    let mut descriptor = json!({"entries": [{"key": key, "value": value}]});
+    descriptor.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    descriptor
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hits_are_given_back_in_redis_and_what_was_not_charged_is_not() {
+    let redis = Redis::start().await;
+    let service = Service::start(RULES, &redis).await;
+    let cost = |hits: i64, gives_back: bool| {
+        vec![descriptor("cost", "c", &json!({"hitsAddend": hits, "isNegativeHits": gives_back}))]
+    };
+    for (hits, gives_back, left) in
+        [(4, false, 6), (8, false, -1), (3, true, 1), (0, false, 1), (100, true, 10), (1, false, 9)]
+    {
+        assert_eq!(ask(&service, cost(hits, gives_back)).await, [left], "{hits} {gives_back}");
+    }
+
+    // More counters than a check has. The first one denies, so none is charged, and none is given back.
+    let none = json!({});
+    let tenant = || descriptor("tenant", "t", &none);
+    assert_eq!(ask(&service, vec![tenant()]).await, [1]);
+    for _ in 0..3 {
+        ask(&service, vec![descriptor("user", "u0", &none)]).await;
+    }
+    let mut many: Vec<_> = (0..70).map(|n| descriptor("user", &format!("u{n}"), &none)).collect();
+    many.push(tenant());
+    for _ in 0..3 {
+        let left = ask(&service, many.clone()).await;
+        assert_eq!((left[0], left[1], left[70]), (-1, 3, 1));
+    }
+    assert_eq!(ask(&service, vec![tenant()]).await, [0]);
+
+    // The last one denies: those before it are given back.
+    assert_eq!(ask(&service, many.split_off(1)).await.last(), Some(&-1));
+    until("all are given back", async || {
+        let look = descriptor("user", "u1", &json!({"hitsAddend": 0}));
+        (ask(&service, vec![look]).await == [3]).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -179,12 +179,15 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
             .with_aim(Aim::RatioAtMost(0.5)),
     );
     let impatient = Rounds::measure(both, PEER, ADMIT, "impatient", (Some(rate), false)).await?;
-    let errors = impatient.row(
-        format!("service: {at_rate}, questions without an answer within Envoy's 20 ms"),
-        "a million",
-        |round| round.responses.other as f64 * 1e6 / REQUESTS as f64,
-    );
-    rows.push(errors);
+    let errors = |side: fn(&(Round, Round)) -> &Round| {
+        let rounds = impatient.rounds.iter();
+        Sample::of(rounds.map(|round| side(round).responses.other as f64 * 1e6 / REQUESTS as f64))
+    };
+    let what = "questions without an answer within Envoy's 20 ms";
+    for (name, sample) in [("service", errors(|round| &round.0)), (PEER, errors(|round| &round.1))] {
+        let none = Verification::default();
+        rows.push(Row::sampled(format!("{name}: {at_rate}, {what}"), "a million", sample, &none));
+    }
     drop(peer);
 
     let began = Instant::now();

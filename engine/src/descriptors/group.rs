@@ -1,0 +1,198 @@
+//! Divides the descriptors of a question by how they are checked.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use sluice_config::descriptor::{Found, RateUnit, RuleAllowance, descriptor_key};
+use sluice_config::policy::Consistency;
+use sluice_config::prepared::Domain;
+use sluice_limiter::{Algorithm, Burst, Period, Rate, Requests};
+use sluice_store::{KeyHash, LimitPlan, LimitSpec, PlannedCounter};
+use smallvec::SmallVec;
+
+use crate::descriptors::question::{CurrentLimit, Hits, Outcome, OverrideRate, Question, Status};
+use crate::limit::active::ActivePolicy;
+use crate::limit::index::LimitIndex;
+use crate::limit::snapshot::Snapshot;
+
+/// A counter that is checked.
+#[derive(Debug)]
+pub(super) struct Checked {
+    /// Positions of the descriptors that it is for.
+    pub(super) positions: SmallVec<[usize; 1]>,
+    pub(super) limit: LimitIndex,
+    pub(super) counter: PlannedCounter,
+    /// Name of the rule.
+    pub(super) name: Arc<str>,
+    pub(super) is_quota: bool,
+    /// Whether the rule is in Shadow.
+    pub(super) is_observed: bool,
+    pub(super) gives_back: bool,
+    /// A check has each counter once. A counter that has two numbers in a question, because a descriptor brings one along, is
+    /// checked again after all others.
+    pub(super) layer: usize,
+}
+
+/// The descriptors of a question by how they are checked.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    /// Checked together, in the order of their layers.
+    pub(super) asked: SmallVec<[Checked; 2]>,
+    /// Each checked alone: they deny nothing.
+    pub(super) observed: Vec<Checked>,
+    pub(super) used: Vec<Checked>,
+    pub(super) given_back: Vec<Checked>,
+    /// A rule admits nothing, so what is asked for is only looked at.
+    pub(super) is_denied: bool,
+}
+
+/// Finds the rule of each descriptor, and divides them by how they are checked. Writes the status of those that nothing counts.
+pub(super) fn group(
+    question: &Question<'_>,
+    snapshot: &Snapshot,
+    (position, policy, domain): (u16, &ActivePolicy, &Domain),
+    statuses: &mut [Status],
+) -> Groups {
+    let found: SmallVec<[Option<Found<'_>>; 2]> =
+        question.descriptors.iter().map(|descriptor| domain.rules.find(&descriptor.pairs)).collect();
+    let rule = |n: usize| {
+        let brings_rate = question.descriptors[n].rate.is_some();
+        found[n].as_ref().map(|found| found.rule).filter(|_| !brings_rate)
+    };
+    let replaced: SmallVec<[&str; 4]> =
+        (0..found.len()).filter_map(rule).flat_map(|rule| &rule.replaces).map(|name| &**name).collect();
+    let secret = snapshot.secret(policy);
+    let mut groups = Groups::default();
+    for (n, descriptor) in question.descriptors.iter().enumerate() {
+        let allowance = rule(n).map(|rule| rule.allowance);
+        if allowance == Some(RuleAllowance::Unlimited) {
+            let outcome = Outcome::Unlimited;
+            let is_quota = rule(n).is_some_and(|rule| rule.is_quota);
+            statuses[n] = Status { outcome, limit: None, remaining: u64::MAX, reset_seconds: 0, is_quota };
+            continue;
+        }
+        if rule(n).is_some_and(|rule| !rule.name.is_empty() && replaced.contains(&&*rule.name)) {
+            continue;
+        }
+        let is_observed = rule(n).is_some_and(|rule| rule.is_shadow);
+        let nothing = match (descriptor.rate, allowance) {
+            (Some(OverrideRate { requests: 0, unit }), _) => Some(unit),
+            (None, Some(RuleAllowance::Nothing(unit))) => Some(unit),
+            _ => None,
+        };
+        if let Some(unit) = nothing {
+            let name = rule(n).map(|rule| rule.name.clone()).unwrap_or_default();
+            let limit = Some(CurrentLimit { requests: 0, unit, multiplier: 1, name });
+            let is_quota = rule(n).is_some_and(|rule| rule.is_quota);
+            let outcome = match (is_observed, is_quota) {
+                (true, _) => Outcome::Observed,
+                (false, true) => Outcome::QuotaExceeded,
+                (false, false) => Outcome::OverLimit,
+            };
+            groups.is_denied |= outcome == Outcome::OverLimit && !question.is_shadow;
+            statuses[n] = Status { outcome, limit, remaining: 0, reset_seconds: until_next(unit), is_quota };
+            continue;
+        }
+        let number = match (found[n].as_ref().map(|found| found.rule.allowance), descriptor.rate) {
+            (Some(RuleAllowance::Limit(number)), _) => number,
+            (_, Some(_)) => domain.override_limit,
+            _ => continue,
+        };
+        let limit = LimitIndex { policy: position, limit: number, rates: 0 };
+        let plan = match descriptor.rate {
+            Some(rate) => override_plan(snapshot, limit, policy, rate),
+            None => snapshot.rates(limit).plan.clone(),
+        };
+        let key = match &found[n] {
+            Some(found) if descriptor.rate.is_none() => found.key(&descriptor.pairs, secret),
+            // A counter that values share is not for a rate that one of them brings along.
+            Some(_) | None => descriptor_key(&descriptor.pairs, secret),
+        };
+        let cost = match descriptor.hits {
+            Hits::One => 1,
+            Hits::None => 0,
+            Hits::Used(hits) | Hits::GivenBack(hits) => hits.min(sluice_limiter::MAX_COUNT),
+        };
+        let is_quota = rule(n).is_some_and(|rule| rule.is_quota);
+        let checked = Checked {
+            positions: SmallVec::from_slice(&[n]),
+            limit,
+            counter: PlannedCounter { limit: plan, key: KeyHash(key), cost },
+            name: rule(n).map(|rule| rule.name.clone()).unwrap_or_default(),
+            is_quota,
+            is_observed,
+            gives_back: matches!(descriptor.hits, Hits::GivenBack(_)),
+            layer: 0,
+        };
+        match descriptor.hits {
+            Hits::Used(_) => groups.used.push(checked),
+            Hits::GivenBack(_) => groups.given_back.push(checked),
+            Hits::One | Hits::None if is_quota || is_observed || question.is_shadow => {
+                groups.observed.push(checked);
+            }
+            Hits::One | Hits::None => add(&mut groups.asked, checked),
+        }
+    }
+    groups.asked.sort_by_key(|checked| checked.layer);
+    groups
+}
+
+/// Returns the time until a unit of time begins anew, in seconds.
+fn until_next(unit: RateUnit) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    unit.seconds() - now % unit.seconds()
+}
+
+/// Adds a descriptor to those that are checked together.
+fn add(asked: &mut SmallVec<[Checked; 2]>, mut checked: Checked) {
+    let (key, spec) = (checked.counter.key, checked.counter.limit.spec.clone());
+    for other in asked.iter_mut().filter(|other| other.counter.key == key) {
+        let others = &other.counter.limit.spec;
+        if *others == spec {
+            other.counter.cost += checked.counter.cost;
+            other.positions.extend(checked.positions);
+            return;
+        }
+        if others.scope == spec.scope {
+            checked.layer = checked.layer.max(other.layer + 1);
+        }
+    }
+    asked.push(checked);
+}
+
+/// Returns the plan of a limit with the rate that a descriptor brings along. It counts in the same counters if
+/// its period is that of the limit.
+fn override_plan(
+    snapshot: &Snapshot,
+    limit: LimitIndex,
+    policy: &ActivePolicy,
+    rate_override: OverrideRate,
+) -> Arc<LimitPlan> {
+    let base = &snapshot.limit(limit).base().plan;
+    let (Ok(requests), Ok(period)) = (
+        Requests::new(u64::from(rate_override.requests)),
+        Period::from_millis(rate_override.unit.seconds() * 1000),
+    ) else {
+        return base.clone();
+    };
+    let algorithm = match base.spec.rates.first().map_or(Algorithm::FIXED_WINDOW, |rate| rate.algorithm) {
+        Algorithm::TokenBucket { burst } => {
+            Algorithm::TokenBucket { burst: Burst::new(requests.get()).unwrap_or(burst) }
+        }
+        other => other,
+    };
+    // Not every algorithm can count so many: a log has an entry for each request.
+    let (rate, mark) = match Rate::new(requests, period, algorithm) {
+        Ok(rate) => (Ok(rate), ""),
+        Err(_) => (Rate::new(requests, period, Algorithm::SLIDING_WINDOW), "~window"),
+    };
+    let Ok(rate) = rate else { return base.clone() };
+    // A rate of another period or algorithm would begin with what the limit's own has counted.
+    let scope = match base.spec.rates.first() {
+        Some(own) if own.period == period && mark.is_empty() => base.spec.scope.clone(),
+        _ => format!("{}~{}{mark}", base.spec.scope, rate_override.unit.as_str()),
+    };
+    let spec = Arc::new(LimitSpec::new(scope, vec![rate]));
+    let on_failure = policy.prepared.on_store_failure;
+    Arc::new(LimitPlan::new(spec, Consistency::Strict, on_failure, true, policy.replicas.clone()))
+}
