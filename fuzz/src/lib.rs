@@ -3,6 +3,7 @@
 //!
 //! - [`forwarded`]: forwarded headers. [`path`]: the readings of a path. [`cookie`]: the key of a cookie.
 //! - [`stream`]: the events of a session. [`policy`]: compiled policies.
+//! - [`descriptors`]: questions of gateways. [`ratelimit`]: the rules for them.
 //! - [`record`]: the values in Redis.
 //! - [`request`]: whole connections to a sidecar in front of an application.
 //! - [`target`]: the form of a check. [`mutate`]: random changes of seeds.
@@ -11,10 +12,12 @@
 //! guided by coverage.
 
 pub mod cookie;
+pub mod descriptors;
 pub mod forwarded;
 pub mod mutate;
 pub mod path;
 pub mod policy;
+pub mod ratelimit;
 pub mod record;
 pub mod request;
 pub mod stream;
@@ -31,4 +34,6 @@ pub const TARGETS: &[Target] = &[
     policy::TARGET,
     record::TARGET,
     request::TARGET,
+    descriptors::TARGET,
+    ratelimit::TARGET,
 ];

@@ -74,4 +74,4 @@ macro_rules! targets {
     };
 }
 
-targets! { cookie forwarded path stream policy record request }
+targets! { cookie forwarded path stream policy record request descriptors ratelimit }

@@ -58,7 +58,7 @@ pub enum RlsError {
 
 /// The door.
 #[derive(Debug)]
-pub(crate) struct Rls {
+pub struct Rls {
     pub(crate) engine: Engine,
     pub(crate) options: RlsOptions,
     pub(crate) metrics: Metrics,
@@ -66,7 +66,10 @@ pub(crate) struct Rls {
 
 impl Rls {
     /// Answers a request.
-    pub(crate) async fn answer(
+    ///
+    /// # Errors
+    /// It is no question, or there are no rules yet.
+    pub async fn answer(
         &self,
         request: &RateLimitRequest,
         headers: &HeaderMap,

@@ -128,6 +128,7 @@ pub struct Service {
     pages: Vec<SocketAddr>,
     engine: Engine,
     metrics: Metrics,
+    rls: Arc<Rls>,
     rules: Arc<ArcSwap<String>>,
     loaded: watch::Sender<Loaded>,
     health: HealthReporter,
@@ -250,7 +251,8 @@ impl Service {
         if let Some(certificates) = &certificates {
             tasks.push(tokio::spawn(certificates.clone().follow()));
         }
-        let methods = Methods::new(rls, tracer.clone(), health_server).map_err(StartError::Reflection)?;
+        let methods =
+            Methods::new(rls.clone(), tracer.clone(), health_server).map_err(StartError::Reflection)?;
         let places = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
         let others = TaskTracker::new();
         let mut workers = Vec::new();
@@ -290,6 +292,7 @@ impl Service {
             pages: addresses,
             engine,
             metrics,
+            rls,
             rules,
             loaded,
             health,
@@ -306,6 +309,12 @@ impl Service {
         let Self { engine, metrics, rules, loaded, .. } = self;
         let (engine, metrics, rules) = (engine.clone(), metrics.clone(), rules.clone());
         Publication { engine, metrics, rules, loaded: loaded.clone(), stores }
+    }
+
+    /// Returns the door for questions of gateways, which can be asked without the network.
+    #[must_use]
+    pub fn door(&self) -> &Arc<Rls> {
+        &self.rls
     }
 
     /// Returns the address of the gRPC port.
