@@ -12,6 +12,8 @@ pub const TOP: &str = "/keys/top";
 pub const PEEK: &str = "/keys/peek";
 /// Path of the page with the limits that a request would meet. The question is an [`ExplainQuestion`].
 pub const EXPLAIN: &str = "/explain";
+/// Path of the page with the rules that descriptors would meet. The question is a [`DescriptorQuestion`].
+pub const EXPLAIN_DESCRIPTORS: &str = "/explain/descriptors";
 /// Path of the page with the policies that a sidecar enforces.
 pub const POLICIES: &str = "/policies";
 
@@ -157,6 +159,16 @@ pub struct ExplainQuestion {
     /// Address of the peer that opens the connection; 127.0.0.1 if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<IpAddr>,
+}
+
+/// A question of a gateway that somebody thinks of.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DescriptorQuestion {
+    /// The domain.
+    pub domain: String,
+    /// The descriptors: pairs of a key and a value.
+    pub descriptors: Vec<Vec<(String, String)>>,
 }
 
 /// The limits of a pod, and what they do about a request.

@@ -1,18 +1,19 @@
 //! `sluice explain`: which limits a request would meet, as which client, and why not the others.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Formatter, Write as _};
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use sluice_config::client_pages::{
-    CounterState, EXPLAIN, ExplainQuestion, ExplainedLimit, Explanation, LimitResult,
+    CounterState, DescriptorQuestion, EXPLAIN, EXPLAIN_DESCRIPTORS, ExplainQuestion, ExplainedLimit,
+    Explanation, LimitResult,
 };
 use sluice_config::policy::OnStoreFailure;
 
 use super::lines;
 use crate::cluster::args::SidecarArgs;
-use crate::cluster::sidecars::Sidecars;
+use crate::cluster::sidecars::{Answer, Sidecars};
 use crate::output::{Format, print, print_json};
 
 /// Arguments of `sluice explain`.
@@ -21,7 +22,8 @@ pub(crate) struct ExplainArgs {
     #[command(flatten)]
     sidecars: SidecarArgs,
     /// Target of the request: path and query, such as /orders?page=2
-    target: String,
+    #[arg(required_unless_present = "domain")]
+    target: Option<String>,
     /// Method of the request
     #[arg(short = 'X', long, value_name = "METHOD", default_value = "GET")]
     request: String,
@@ -31,24 +33,73 @@ pub(crate) struct ExplainArgs {
     /// Address of the peer that connects to the pod: the client, or a proxy [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     peer: Option<IpAddr>,
+    /// Domain of a gateway's question, which the service answers, in place of a request
+    #[arg(long, value_name = "NAME", requires = "descriptor", conflicts_with_all = ["target", "request", "header", "peer"])]
+    domain: Option<String>,
+    /// Descriptor of that question, such as user=alice,path=/orders; may be repeated
+    #[arg(long, value_name = "KEY=VALUE,...", requires = "domain")]
+    descriptor: Vec<String>,
     /// Format of the output
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
 
+/// A question, and its name in the output.
+enum Question {
+    Request(ExplainQuestion),
+    Descriptors(DescriptorQuestion),
+}
+
+impl Question {
+    fn new(args: &ExplainArgs) -> Result<Self> {
+        if let Some(domain) = args.domain.clone() {
+            let descriptors = args.descriptor.iter().map(|text| pairs(text)).collect::<Result<_>>()?;
+            return Ok(Self::Descriptors(DescriptorQuestion { domain, descriptors }));
+        }
+        let header = |text: &String| {
+            let (name, value) =
+                text.split_once(':').with_context(|| format!("--header {text:?}: write NAME: VALUE"))?;
+            Ok((name.trim().to_owned(), value.trim().to_owned()))
+        };
+        Ok(Self::Request(ExplainQuestion {
+            method: args.request.clone(),
+            target: args.target.clone().unwrap_or_default(),
+            headers: args.header.iter().map(header).collect::<Result<_>>()?,
+            peer: args.peer,
+        }))
+    }
+
+    async fn ask(&self, sidecars: &Sidecars) -> Option<Answer<Explanation>> {
+        match self {
+            Self::Request(question) => sidecars.ask(EXPLAIN, Some(question)).await.pop(),
+            Self::Descriptors(question) => sidecars.ask(EXPLAIN_DESCRIPTORS, Some(question)).await.pop(),
+        }
+    }
+}
+
+impl Display for Question {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Request(question) => write!(f, "{} {}", question.method, question.target),
+            Self::Descriptors(question) => write!(f, "domain {}", question.domain),
+        }
+    }
+}
+
+/// Reads the pairs of a descriptor.
+fn pairs(text: &str) -> Result<Vec<(String, String)>> {
+    let pair = |pair: &str| {
+        let (key, value) = pair
+            .split_once('=')
+            .with_context(|| format!("--descriptor {text:?}: write KEY=VALUE,KEY=VALUE"))?;
+        Ok((key.to_owned(), value.to_owned()))
+    };
+    text.split(',').map(pair).collect()
+}
+
 /// Prints what the limits of one pod would do about a request. Nothing is counted.
 pub(crate) async fn explain(args: ExplainArgs) -> Result<()> {
-    let header = |text: &String| {
-        let (name, value) =
-            text.split_once(':').with_context(|| format!("--header {text:?}: write NAME: VALUE"))?;
-        Ok((name.trim().to_owned(), value.trim().to_owned()))
-    };
-    let question = ExplainQuestion {
-        method: args.request,
-        target: args.target,
-        headers: args.header.iter().map(header).collect::<Result<_>>()?,
-        peer: args.peer,
-    };
+    let question = Question::new(&args)?;
     let mut sidecars = Sidecars::find(&args.sidecars).await?;
     if let Sidecars::Pods(_, names) = &mut sidecars {
         if names.len() > 1 && args.sidecars.selector.is_none() {
@@ -61,7 +112,7 @@ pub(crate) async fn explain(args: ExplainArgs) -> Result<()> {
         }
         names.truncate(1);
     }
-    let answer = sidecars.ask::<_, Explanation>(EXPLAIN, Some(&question)).await.pop();
+    let answer = question.ask(&sidecars).await;
     let answer = answer.context("no sidecar has answered")?;
     let explanation = answer.result.with_context(|| answer.source.clone())?;
     if args.output == Format::Json {
@@ -69,7 +120,7 @@ pub(crate) async fn explain(args: ExplainArgs) -> Result<()> {
     }
     // Writing to a string cannot fail.
     let mut out = String::new();
-    let _ = writeln!(out, "{} {} at {}", question.method, question.target, answer.source);
+    let _ = writeln!(out, "{question} at {}", answer.source);
     if explanation.limits.is_empty() && explanation.refused.is_none() {
         let _ = writeln!(out, "The sidecar enforces no limits.");
     }

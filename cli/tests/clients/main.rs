@@ -1,14 +1,17 @@
 //! `sluice top`, `peek`, `explain` and `status`, as they ask `sluice run`. The tests on a real node ask pods.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
 #[path = "../process/mod.rs"]
 mod process;
+mod service;
 
 use std::net::SocketAddr;
 
 use process::{Run, get_with};
 use serde_json::Value;
 use tempfile::NamedTempFile;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::process::Command;
 
 /// Windows so long that none ends.
@@ -44,6 +47,16 @@ async fn start_with(answer: fn(&str) -> String, environment: &[(&str, &str)]) ->
     let run = Run::start_before(answer, file.path(), &arguments, environment).await;
     let debug = run.debug.unwrap();
     (run, debug)
+}
+
+/// Posts a body over HTTP/1.
+async fn send(address: SocketAddr, path: &str, body: &str) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let length = body.len();
+    let head =
+        format!("POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
+    stream.write_all((head + body).as_bytes()).await.unwrap();
+    stream.read_to_end(&mut Vec::new()).await.unwrap();
 }
 
 /// Runs a command, and returns whether it succeeded, its output, and its errors.

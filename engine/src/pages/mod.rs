@@ -1,8 +1,9 @@
 //! Clients, for operators and never in metrics: who is limited, and what the limits do about a request or a client.
 //!
-//! - [`top`], [`peek`], [`explain`], [`policies`]: the pages, in JSON, with the [`counter_state`] of a client.
+//! - [`top`], [`peek`], [`explain`], [`descriptors`], [`policies`]: the pages, in JSON, with the [`counter_state`] of a client.
 
 mod counter_state;
+mod descriptors;
 mod explain;
 mod peek;
 mod policies;
@@ -24,6 +25,8 @@ pub enum Page {
     Peek,
     /// `/explain`
     Explain,
+    /// `/explain/descriptors`
+    ExplainDescriptors,
     /// `/policies`
     Policies,
 }
@@ -36,6 +39,7 @@ impl Page {
             client_pages::TOP => Some(Self::Top),
             client_pages::PEEK => Some(Self::Peek),
             client_pages::EXPLAIN => Some(Self::Explain),
+            client_pages::EXPLAIN_DESCRIPTORS => Some(Self::ExplainDescriptors),
             client_pages::POLICIES => Some(Self::Policies),
             _ => None,
         }
@@ -46,7 +50,7 @@ impl Page {
     pub fn has_question(self) -> bool {
         match self {
             Self::Top | Self::Policies => false,
-            Self::Peek | Self::Explain => true,
+            Self::Peek | Self::Explain | Self::ExplainDescriptors => true,
         }
     }
 
@@ -61,6 +65,7 @@ impl Page {
             Self::Top => Ok(json(&top::top(snapshot))),
             Self::Policies => Ok(json(&policies::policies(snapshot))),
             Self::Peek => Ok(json(&peek::peek(snapshot, &parse(question)?).await?)),
+            Self::ExplainDescriptors => Ok(json(&descriptors::explain(snapshot, &parse(question)?).await?)),
             Self::Explain => Ok(json(&explain::explain(snapshot, &parse(question)?, validate).await?)),
         }
     }

@@ -9,6 +9,9 @@ use crate::limit::active::ActivePolicy;
 use crate::limit::index::LimitIndex;
 use crate::limit::snapshot::Snapshot;
 
+/// Most policies that an error names.
+const MAX_NAMED: usize = 20;
+
 /// Reads the counter of a client.
 pub(super) async fn peek(snapshot: &Snapshot, question: &PeekQuestion) -> Result<Peeked, String> {
     let (p, policy) = (0..)
@@ -68,7 +71,11 @@ fn is_named(policy: &ActivePolicy, name: &str) -> bool {
 }
 
 fn unknown(snapshot: &Snapshot, name: &str) -> String {
-    let names: Vec<_> = snapshot.policies.iter().map(|policy| policy.prepared.qualified_name()).collect();
+    let all = snapshot.policies.iter();
+    let mut names: Vec<_> = all.map(|policy| policy.prepared.qualified_name()).take(MAX_NAMED + 1).collect();
+    if names.len() > MAX_NAMED {
+        names[MAX_NAMED] = format!("{} others", snapshot.policies.len() - MAX_NAMED);
+    }
     let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     format!("this pod enforces no policy {name}: it enforces {names}")
 }
