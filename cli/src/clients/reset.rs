@@ -42,7 +42,7 @@ pub(crate) async fn reset(mut args: ResetArgs, which: Which) -> Result<()> {
     if args.client.sidecars.address.is_some() {
         bail!(
             "--address cannot be used here: a reset goes through the operator of a cluster. A sluice run that counts in memory \
-             starts with new counters when it is started again"
+             starts with new counters when it is started again, and the service takes questions with negative hits"
         );
     }
     let (_, peeked) = args.client.look().await?;
