@@ -25,6 +25,18 @@ def locked(lock):
     return found
 
 
+def built(profiles, lock):
+    """The profiles without packages that are not in a lock file."""
+    names = {"*", *(package["name"] for package in lock["package"])}
+    return {
+        name: {
+            key: {package: how for package, how in value.items() if package in names} if key == "package" else value
+            for key, value in profile.items()
+        }
+        for name, profile in profiles.items()
+    }
+
+
 def problems(root, root_lock, bench, bench_lock):
     """What differs, from the parsed manifests and lock files."""
     found = []
@@ -41,7 +53,7 @@ def problems(root, root_lock, bench, bench_lock):
         if ours is not None and "path" not in wanted:
             compare(f"dependencies.{name}", ours, wanted)
     compare("lints", workspace["lints"], bench.get("lints"))
-    compare("profile", root["profile"], bench.get("profile"))
+    compare("profile", built(root["profile"], bench_lock), bench.get("profile"))
     theirs = locked(bench_lock)
     for key, versions in locked(root_lock).items():
         if key in theirs and theirs[key] != versions:

@@ -54,7 +54,8 @@ pub fn run(get: &dyn Fn(&str) -> Option<String>) -> Result<(), RunError> {
 pub async fn serve(settings: Settings, drain_delay: Duration) -> Result<(), RunError> {
     let Settings { options, store, source, compile, replicas, must_have_rules, log: _, ignored } = settings;
     ignored.iter().for_each(|line| tracing::info!("{line}"));
-    warn(&store, options.tls.is_some() || options.grpc.ip().is_loopback());
+    let asks_for_certificates = options.tls.as_ref().is_some_and(|files| files.client_ca.is_some());
+    warn(&store, asks_for_certificates || options.grpc.ip().is_loopback());
     let mut signals = Signals::new()?;
     let mut source = Followed::new(source);
     let service = Service::start(options).await?;
@@ -79,7 +80,8 @@ pub async fn serve(settings: Settings, drain_delay: Duration) -> Result<(), RunE
 fn warn(store: &StoreChoice, is_protected: bool) {
     if !is_protected {
         tracing::warn!(
-            "the gRPC port speaks no TLS: whoever reaches it may ask about all domains, as with ratelimit"
+            "the gRPC port asks for no certificate: whoever reaches it may ask about all domains, as with ratelimit. \
+             GRPC_CLIENT_TLS_CACERT names the authorities of those who may"
         );
     }
     match store {

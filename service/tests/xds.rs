@@ -31,7 +31,7 @@ use tonic::transport::{Certificate, Identity, Server};
 use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::support::{Caller, RULES, Running, of, start};
+use crate::support::{Caller, RULES, Running, metric, of, start};
 
 const RESOURCE: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
@@ -197,6 +197,31 @@ async fn rules_are_accepted_or_refused_as_a_whole_and_a_new_stream_begins_withou
     assert_eq!(next(&mut opened).await.request().await.version_info, "");
 }
 
+/// Envoy Gateway sends again at once what was refused, for as long as the policy is not mended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_that_is_sent_again_is_refused_again_without_being_loaded() {
+    let (address, mut opened, _serving) = serve("127.0.0.1:0".parse().unwrap(), None).await;
+    let running = start("domain: before").await;
+    let _following = follow(&running, server(address));
+    let mut stream = next(&mut opened).await;
+    stream.request().await;
+    for _ in 0..3 {
+        stream.send("1", &[config("mail", 7, 0)]);
+        let nack = stream.request().await;
+        assert_eq!((&*nack.version_info, &*nack.response_nonce), ("", "nonce-1"));
+        let reason = nack.error_detail.unwrap().message;
+        assert!(reason.starts_with("resource mail-config: descriptors[0].rate_limit.unit: "), "{reason}");
+    }
+    assert_eq!(metric(&running, "sluice_ratelimit_config_loads_total")[r#"{outcome="rejected"}"#], "1");
+    stream.send("2", &[config("mail", 7, 2)]);
+    assert_eq!(stream.request().await.version_info, "2");
+    // What was refused once may be right later.
+    stream.send("1", &[config("mail", 8, 2)]);
+    assert_eq!(stream.request().await.version_info, "1");
+    let mut caller = Caller::connect(&running).await;
+    assert_eq!(caller.words("mail", &[of(&[("user", "a")])]).await, "ok: ok 7/8");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_that_is_no_configuration_is_refused() {
     let (address, mut opened, _serving) = serve("127.0.0.1:0".parse().unwrap(), None).await;
@@ -204,13 +229,13 @@ async fn a_response_that_is_no_configuration_is_refused() {
     let _following = follow(&running, server(address));
     let mut stream = next(&mut opened).await;
     stream.request().await;
-    for (type_url, value, expected) in [
-        ("type.googleapis.com/envoy.config.cluster.v3.Cluster", vec![], "resource 0: has the type"),
-        (RESOURCE, vec![0x0a, 0xff], "resource 0: "),
+    for (version, type_url, value, expected) in [
+        ("1", "type.googleapis.com/envoy.config.cluster.v3.Cluster", vec![], "resource 0: has the type"),
+        ("2", RESOURCE, vec![0x0a, 0xff], "resource 0: "),
     ] {
         let resources = vec![prost_types::Any { type_url: type_url.to_owned(), value }];
         let response =
-            DiscoveryResponse { version_info: "1".into(), resources, ..DiscoveryResponse::default() };
+            DiscoveryResponse { version_info: version.into(), resources, ..DiscoveryResponse::default() };
         stream.responses.send(Ok(response)).unwrap();
         let reason = stream.request().await.error_detail.unwrap().message;
         assert!(reason.starts_with(expected), "{reason}");

@@ -25,6 +25,8 @@ const RESOURCE: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLi
 const INVALID_ARGUMENT: i32 = 3;
 /// Pause before the second attempt. It doubles up to [`XdsServer::longest_pause`].
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Time after which a response is refused again that the server has sent again. Until it is answered, the server has nothing to send.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// Time that an attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which the system asks a server that is silent whether it is there, and how often. gRPC servers end connections with
@@ -134,19 +136,26 @@ async fn stream(
     let responses = grpc.streaming(request, http::uri::PathAndQuery::from_static(METHOD), codec).await?;
     let mut responses: Streaming<DiscoveryResponse> = responses.into_inner();
     tracing::info!(server = server.address, node = server.node, "connected to the xDS server");
+    // The version that was refused last, and why.
+    let mut refused: Option<(String, String)> = None;
     while let Some(response) = responses.message().await? {
         let DiscoveryResponse { version_info, resources, type_url: _, nonce } = response;
-        let answer = match apply(read(resources)) {
-            Ok(()) => {
-                version = version_info;
-                server.request(&version, nonce, None)
+        let refusal = match refused {
+            // Servers of go-control-plane send again at once what was refused.
+            Some((known, reason)) if known == version_info && !known.is_empty() => {
+                tokio::time::sleep(REFUSED_PAUSE).await;
+                Some(reason)
             }
-            Err(error) => {
+            _ => apply(read(resources)).err().map(|error| {
                 tracing::error!(version = version_info, %error, "the rules of the xDS server are refused: the previous ones stay");
-                server.request(&version, nonce, Some(error.to_string()))
-            }
+                error.to_string()
+            }),
         };
-        if requests.send(answer).await.is_err() {
+        if refusal.is_none() {
+            version.clone_from(&version_info);
+        }
+        refused = refusal.clone().map(|reason| (version_info, reason));
+        if requests.send(server.request(&version, nonce, refusal)).await.is_err() {
             break;
         }
     }

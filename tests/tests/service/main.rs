@@ -22,6 +22,12 @@ descriptors:
   rate_limit: {unit: day, requests_per_unit: 2}
 - key: cost
   rate_limit: {unit: day, requests_per_unit: 10}
+- key: dropped
+  rate_limit: {unit: day, requests_per_unit: 20}
+- key: bulk
+  rate_limit: {unit: day, requests_per_unit: 4}
+- key: path
+  rate_limit: {unit: day, requests_per_unit: 20}
 - key: all
   value: aligned
   rate_limit: {unit: day, requests_per_unit: 1000}
@@ -212,6 +218,43 @@ async fn a_check_has_a_span_below_that_of_envoys_call() {
     assert_eq!(get(&envoy.routes, "/user", &headers).await.status, 429);
     assert_eq!(envoy.statistic("error").await, 0);
     assert!(!collector.spans().iter().any(|span| format!("{:?}", span.attributes).contains("alice")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_envoy_makes_of_hits() {
+    let (redis, application) = (Redis::start().await, immediate().await);
+    let service = Service::start(RULES, &redis).await;
+    let envoy = Envoy::start(&application, service.grpc).await;
+    let left = async |key: &str, value: &str| {
+        ask(&service, vec![descriptor(key, value, &json!({"hitsAddend": 0}))]).await[0]
+    };
+    // In the limits of a route they mean nothing, in those of the filter they are charged.
+    assert_eq!(get(&envoy.routes, "/dropped", &[("x-user", "alice")]).await.status, 200);
+    assert_eq!(left("dropped", "alice").await, 19);
+    let mut statuses = Vec::new();
+    for _ in 0..3 {
+        statuses.push(get(&envoy.filter, "/", &[("x-bulk", "acme")]).await.status);
+    }
+    assert_eq!(statuses, [200, 200, 429]);
+
+    // A report at the stream's end has the path that was forwarded, and not the one that was asked about.
+    assert_eq!(get(&envoy.routes, "/rewritten", &[]).await.status, 200);
+    until("the report has come", async || (left("path", "/other").await == 17).then_some(())).await;
+    assert_eq!(left("path", "/rewritten").await, 19);
+
+    // A report is sent after a denial, too: it is charged above the limit.
+    for _ in 0..3 {
+        get(&envoy.routes, "/cost", &[("x-user", "erin")]).await;
+    }
+    until("the budget is used up", async || (left("cost", "erin").await == -1).then_some(())).await;
+    let denied = async || {
+        let metrics = get(&service.at(service.admin), "/metrics", &[]).await.body;
+        let line = "sluice_decisions_total{policy_namespace=\"@rls\",policy=\"shop\",limit=\"cost\",outcome=\"denied\"} ";
+        metrics.lines().find_map(|text| text.strip_prefix(line)?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let before = denied().await;
+    assert_eq!(get(&envoy.routes, "/cost", &[("x-user", "erin")]).await.status, 429);
+    until("look and report were denied", async || (denied().await == before + 2).then_some(())).await;
 }
 
 /// Asks a question in JSON. Returns what remains of the limit of each descriptor; -1 for one that is over it.
