@@ -33,11 +33,12 @@ test: ## Run all tests that need no privileges (installs Redis and etcd, fetches
 	  $(CARGO) build --workspace --bins && tests/run.py --workspace && tests/run.py $(BENCH)
 
 .PHONY: interop
-interop: ## Run the tests with programs that CI does not have: 28 frameworks and servers, Tomcat (Java and Maven), and ratelimit (Go)
-	tests/node/apt.sh test
+interop: ## Run the tests with programs that CI does not have: 28 frameworks and servers, Tomcat (Java and Maven), ratelimit and Envoy Gateway (Go, root)
+	tests/node/apt.sh node
 	$(CARGO) build -p sluice && $(CARGO) test -p sluice-tests --test path_spellings -- --include-ignored
 	$(CARGO) test -p sluice-tests --test live_readings -- --include-ignored --test-threads=1
 	SLUICE_RATELIMIT="$$(bench/tools/install.sh ratelimit)" $(CARGO) test -p sluice-service --test ratelimit -- --include-ignored
+	tests/interop/envoy-gateway.sh
 
 # Needs `cargo install --locked cargo-fuzz --version 0.13.2` and a nightly compiler. `cargo test -p sluice-fuzz` needs neither.
 .PHONY: fuzz
