@@ -78,3 +78,36 @@ async fn no_write_of_status_conflicts_with_the_one_before() {
     println!("{written} writes of status, {conflicts} conflicts");
     assert!(written >= 5 && conflicts == 0, "{written} writes, {conflicts} conflicts");
 }
+
+#[tokio::test]
+async fn an_operator_that_restarts_reads_no_pod_twice() {
+    const PODS: usize = 60;
+    let plane = ControlPlane::start().await;
+    let mut operator = Operator::start(&plane, "sluice-system", STORE_URL).await;
+    let namespace = TestNamespace::create(plane.client().await, "restart").await;
+    apply(&namespace, &["a", "b"], 5).await;
+    let pods = pods(&namespace, PODS).await;
+    let connect_all = async |operator: &Operator| {
+        let control = ControlClient::new(&operator.control_url, operator.ca_file());
+        let sessions = pods.iter().map(|(_, token)| async {
+            let session = control.connect(token, None).await.expect("a session");
+            follow(session, 2).await
+        });
+        let sessions = join_all(sessions).await;
+        for policy in ["a", "b"] {
+            namespace.wait_for(policy, "Programmed", "True Programmed").await;
+        }
+        sessions
+    };
+    let reads = async || requests(&namespace, &["resource=\"pods\"", "verb=\"GET\""]).await;
+    drop(connect_all(&operator).await);
+    let before = reads().await;
+    assert!(before <= PODS as u64, "{before} requests for {PODS} pods");
+    operator.process.stop();
+    let operator = Operator::start(&plane, "sluice-system", STORE_URL).await;
+    let _sessions = connect_all(&operator).await;
+    let at_restart = reads().await - before;
+    println!("{before} and {at_restart} requests for {PODS} pods");
+    // They are listed together, but for those that are needed before the others.
+    assert!(at_restart <= 32, "{at_restart} requests for {PODS} pods");
+}

@@ -1,11 +1,13 @@
 //! The measurements. `run.sh` names the parts.
 //!
+//! - [`control_plane`]: the operator under many sidecars.
 //! - [`limiter`]: the limiter's pure functions.
 //! - [`memory`]: the memory store.
 //! - [`redis`]: the Redis store.
 //! - [`proxy`]: sidecar and operator processes.
 //! - [`peers`]: the sidecar against other proxies, and against whole paths of other programs.
 
+mod control_plane;
 mod limiter;
 mod memory;
 mod peers;
@@ -47,6 +49,11 @@ pub(crate) fn measure(name: &str, folder: &Path) -> anyhow::Result<Measured> {
         "edge" => return Ok(limiter::edge::measure()?.into()),
         "memory" => return Ok(memory::speed::measure()?.into()),
         "memory-size" => return Ok(memory::size::measure()?.into()),
+        // The API server, etcd and the operator share the cores with this process.
+        "control-plane" => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            return Ok(runtime.block_on(control_plane::measure())?.into());
+        }
         _ => {}
     }
     let cores = Cores::claim()?;

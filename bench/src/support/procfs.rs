@@ -98,6 +98,13 @@ impl Processes {
         Ok(sum(&now) - sum(before))
     }
 
+    /// Returns the CPU time used since `before` by the threads that still run.
+    pub(crate) fn cpu_of_remaining(&self, before: &CpuTimes) -> anyhow::Result<Duration> {
+        let now = self.cpu()?;
+        let used = now.0.iter().map(|(thread, time)| *time - before.0.get(thread).copied().unwrap_or_default());
+        Ok(used.sum())
+    }
+
     /// Returns the memory in use now.
     pub(crate) fn memory(&self) -> anyhow::Result<Memory> {
         let mut sum = Memory { rss: 0, pss: 0, private: 0 };

@@ -1,24 +1,27 @@
-//! The table of running pods. A watch of their metadata fills it. The containers and the addresses of a single pod are fetched when they
-//! are needed. The containers are kept while the pod lives, and the addresses until the pod changes. Those who need the same pod at a time,
-//! such as all policies that select it, wait for one request. What a pod without a sidecar would get depends on the bounds of its namespace
-//! too, and is found out again when they change.
+//! The table of running pods. A watch of their metadata fills it. The containers and the addresses of pods are read when they
+//! are needed. The containers are kept while the pod lives, and the addresses until the pod changes. What a pod without a sidecar would
+//! get depends on the bounds of its namespace too, and is found out again when they change.
+//!
+//! - [`pod`]: what is kept of a pod.
+//! - `reading`: those who need pods at the same time, such as all policies that select them, wait for one request.
 
 pub mod pod;
+mod reading;
 
-use std::array;
-use std::collections::{BTreeMap, HashMap};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use futures::future::try_join_all;
 use k8s_openapi::api::core::v1 as core;
 use kube::ResourceExt as _;
-use kube::api::{Api, PartialObjectMeta};
+use kube::api::{Api, ListParams, PartialObjectMeta};
 use kube::runtime::watcher;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::watch;
 
 use crate::cluster::limit_ranges::LimitRanges;
 use crate::cluster::pods::pod::{Pod, PodFacts, read_addresses};
+use crate::cluster::pods::reading::Reading;
 use crate::cluster::watch::{Change, follow};
 use crate::injection::bounds::Bounds;
 use crate::injection::config::InjectConfig;
@@ -26,8 +29,14 @@ use crate::injection::config::InjectConfig;
 #[cfg(test)]
 mod tests;
 
-/// Number of groups of pods. One pod of a group is read at a time.
-const READING_GROUPS: usize = 256;
+/// Number of pods of a namespace that are read one by one at a time.
+const MAX_READS: usize = 16;
+/// Part of a namespace's pods above which they are listed instead, as a divisor.
+const LISTED_PART: usize = 8;
+/// Number of pods on a page of a list. A pod has some ten KB.
+const PAGE: u32 = 100;
+/// Number of pods that are remembered from before the watch reports them, or after it has reported that they are gone.
+const MAX_REMEMBERED: usize = 4_096;
 
 /// All running pods.
 #[derive(Clone)]
@@ -36,8 +45,30 @@ pub struct Pods {
     config: Arc<InjectConfig>,
     limit_ranges: LimitRanges,
     table: Arc<RwLock<Table>>,
-    /// The right to read a pod, for each group.
-    reading: Arc<[Semaphore; READING_GROUPS]>,
+    reading: Reading,
+    /// Whether the first list is complete.
+    listed: Arc<watch::Sender<bool>>,
+}
+
+/// A change of the table.
+#[derive(Debug)]
+pub enum PodChange {
+    /// A pod runs, or its metadata or its status have changed.
+    Applied {
+        /// The pod as it was before, if it ran.
+        before: Option<Arc<Pod>>,
+        /// The pod.
+        pod: Arc<Pod>,
+    },
+    /// A pod no longer runs.
+    Deleted {
+        /// The pod as it was before.
+        before: Option<Arc<Pod>>,
+        /// Its UID.
+        uid: String,
+    },
+    /// All pods that ran at the start have been reported.
+    Listed,
 }
 
 #[derive(Default)]
@@ -48,6 +79,24 @@ struct Table {
     facts: HashMap<String, Known>,
     /// Addresses by the UID of the pod.
     addresses: HashMap<String, Arc<[IpAddr]>>,
+    /// Facts about pods with a sidecar that were read before the watch has reported them, by UID.
+    early: VecDeque<(String, Arc<PodFacts>)>,
+    /// UIDs of pods that are gone.
+    gone: VecDeque<String>,
+}
+
+impl Table {
+    fn get(&self, namespace: &str, uid: &str) -> Option<&Arc<Pod>> {
+        self.by_namespace.get(namespace)?.get(uid)
+    }
+}
+
+/// Adds an item to the remembered ones, of which the oldest are forgotten.
+fn remember<T>(remembered: &mut VecDeque<T>, item: T) {
+    if remembered.len() >= MAX_REMEMBERED {
+        remembered.pop_front();
+    }
+    remembered.push_back(item);
 }
 
 /// The facts about a pod.
@@ -61,54 +110,104 @@ impl Pods {
     /// Returns an empty table.
     #[must_use]
     pub fn new(client: kube::Client, config: Arc<InjectConfig>, limit_ranges: LimitRanges) -> Self {
-        let reading = Arc::new(array::from_fn(|_| Semaphore::new(1)));
-        Self { client, config, limit_ranges, table: Arc::default(), reading }
+        Self {
+            client,
+            config,
+            limit_ranges,
+            table: Arc::default(),
+            reading: Reading::default(),
+            listed: Arc::default(),
+        }
     }
 
     /// Keeps the table up to date and passes on every change.
-    pub async fn watch(&self, mut on_change: impl FnMut(Change<Arc<Pod>>) + Send) {
+    pub async fn watch(&self, mut on_change: impl FnMut(PodChange) + Send) {
         let api: Api<PartialObjectMeta<core::Pod>> = Api::all(self.client.clone());
         let config = watcher::Config::default().fields("status.phase=Running");
         follow(watcher::watcher(api, config), |change| {
             on_change(match change {
                 Change::Applied(object) => {
-                    let pod = Arc::new(Pod::read(&object));
-                    self.insert(pod.clone());
-                    Change::Applied(pod)
+                    let pod = Arc::new(Pod::read(&object.metadata));
+                    PodChange::Applied { before: self.insert(pod.clone()), pod }
                 }
-                Change::Deleted { namespace, name, uid } => {
-                    self.remove(&namespace, &uid);
-                    Change::Deleted { namespace, name, uid }
+                Change::Deleted { namespace, uid, .. } => {
+                    PodChange::Deleted { before: self.remove(&namespace, &uid), uid }
                 }
-                Change::Listed => Change::Listed,
+                Change::Listed => {
+                    self.listed.send_replace(true);
+                    PodChange::Listed
+                }
             });
         })
         .await;
     }
 
-    pub(crate) fn insert(&self, pod: Arc<Pod>) {
+    /// Waits until the table has all pods of the first list.
+    pub async fn listed(&self) {
+        // The sender lives as long as `self`, so the wait cannot fail.
+        let _ = self.listed.subscribe().wait_for(|listed| *listed).await;
+    }
+
+    /// Inserts a pod and returns what it was before.
+    pub(crate) fn insert(&self, pod: Arc<Pod>) -> Option<Arc<Pod>> {
         let mut table = self.write();
         table.addresses.remove(&pod.uid);
         // What a pod without a sidecar would get depends on its labels too.
-        let before = table.by_namespace.get(&pod.namespace).and_then(|pods| pods.get(&pod.uid));
-        if before.is_some_and(|before| before.labels != pod.labels)
+        if table.get(&pod.namespace, &pod.uid).is_some_and(|before| before.labels != pod.labels)
             && table.facts.get(&pod.uid).is_some_and(|known| known.bare.is_some())
         {
             table.facts.remove(&pod.uid);
         }
-        table.by_namespace.entry(pod.namespace.clone()).or_default().insert(pod.uid.clone(), pod);
+        if let Some(at) = table.early.iter().position(|(uid, _)| *uid == pod.uid)
+            && let Some((uid, facts)) = table.early.remove(at)
+        {
+            table.facts.insert(uid, Known { facts, bare: None });
+        }
+        table.by_namespace.entry(pod.namespace.clone()).or_default().insert(pod.uid.clone(), pod)
     }
 
-    fn remove(&self, namespace: &str, uid: &str) {
+    /// Inserts a pod whose sidecar is known.
+    #[cfg(test)]
+    pub(crate) fn insert_with_sidecar(&self, metadata: &kube::api::ObjectMeta) {
+        let pod = Arc::new(Pod::read(metadata));
+        let facts = PodFacts {
+            injected: true,
+            ..PodFacts::read(&core::Pod::default(), &self.config, &Arc::default())
+        };
+        self.write().facts.insert(pod.uid.clone(), Known { facts: Arc::new(facts), bare: None });
+        self.insert(pod);
+    }
+
+    /// Removes a pod and returns it.
+    pub(crate) fn remove(&self, namespace: &str, uid: &str) -> Option<Arc<Pod>> {
         let mut table = self.write();
-        if let Some(pods) = table.by_namespace.get_mut(namespace) {
-            pods.remove(uid);
-            if pods.is_empty() {
-                table.by_namespace.remove(namespace);
-            }
+        let removed = table.by_namespace.get_mut(namespace).and_then(|pods| pods.remove(uid));
+        if table.by_namespace.get(namespace).is_some_and(BTreeMap::is_empty) {
+            table.by_namespace.remove(namespace);
         }
         table.facts.remove(uid);
         table.addresses.remove(uid);
+        remember(&mut table.gone, uid.to_owned());
+        removed
+    }
+
+    /// Returns the facts about a pod if they are known.
+    #[must_use]
+    pub fn facts_if_known(&self, pod: &Pod) -> Option<Arc<PodFacts>> {
+        self.read().facts.get(&pod.uid).map(|known| known.facts.clone())
+    }
+
+    /// Returns a running pod.
+    #[must_use]
+    pub fn get(&self, namespace: &str, uid: &str) -> Option<Arc<Pod>> {
+        self.read().get(namespace, uid).cloned()
+    }
+
+    /// Reports whether a pod was running and is gone. The last few thousand are remembered.
+    #[must_use]
+    pub fn is_gone(&self, namespace: &str, uid: &str) -> bool {
+        let table = self.read();
+        table.get(namespace, uid).is_none() && table.gone.iter().any(|gone| gone == uid)
     }
 
     /// Returns the running pods of a namespace that satisfy `wanted`, ordered by name.
@@ -127,80 +226,146 @@ impl Pods {
         pods
     }
 
-    /// Returns the facts about a pod's containers, or `None` if the pod no longer exists. The first call for
-    /// a pod sends a request to the API server.
-    pub async fn facts(&self, pod: &Arc<Pod>) -> kube::Result<Option<Arc<PodFacts>>> {
-        if let Some(facts) = self.known_facts(pod) {
-            return Ok(Some(facts));
-        }
-        let _turn = self.turn(pod).await;
-        if let Some(facts) = self.known_facts(pod) {
-            return Ok(Some(facts));
-        }
-        Ok(self.fetch(pod).await?.map(|(facts, _)| facts))
+    /// Returns the facts about the containers of pods of a namespace, or `None` for those that no longer run. The first call
+    /// for a pod sends a request to the API server.
+    pub async fn facts(
+        &self,
+        namespace: &str,
+        pods: &[Arc<Pod>],
+    ) -> kube::Result<Vec<Option<Arc<PodFacts>>>> {
+        self.known_or_read(namespace, pods, |pods| self.known_facts(namespace, pods)).await
     }
 
-    /// Waits until nobody else reads a pod, which is then known unless it could not be read.
-    async fn turn(&self, pod: &Pod) -> Option<SemaphorePermit<'_>> {
-        let mut hasher = DefaultHasher::new();
-        pod.uid.hash(&mut hasher);
-        let group = usize::try_from(hasher.finish() % READING_GROUPS as u64).ok()?;
-        self.reading.get(group)?.acquire().await.ok()
-    }
-
-    /// Returns the facts about a pod that was fetched before.
-    fn known_facts(&self, pod: &Pod) -> Option<Arc<PodFacts>> {
-        let bounds = self.limit_ranges.bounds(&pod.namespace);
-        let table = self.read();
-        let known = table.facts.get(&pod.uid)?;
-        let object = match &known.bare {
-            Some((object, read_with)) if *read_with != bounds => object.clone(),
-            Some(_) | None => return Some(known.facts.clone()),
+    /// Returns the addresses of pods of a namespace, or `None` for those that no longer run. The first call after a change
+    /// of a pod sends a request to the API server.
+    pub async fn addresses(
+        &self,
+        namespace: &str,
+        pods: &[Arc<Pod>],
+    ) -> kube::Result<Vec<Option<Arc<[IpAddr]>>>> {
+        let known = |pods: &[Arc<Pod>]| {
+            let table = self.read();
+            pods.iter().map(|pod| table.addresses.get(&pod.uid).cloned()).collect()
         };
-        drop(table);
-        let facts = Arc::new(PodFacts::read(&object, &self.config, &bounds));
-        if let Some(known) = self.write().facts.get_mut(&pod.uid) {
-            *known = Known { facts: facts.clone(), bare: Some((object, bounds)) };
-        }
-        Some(facts)
+        self.known_or_read(namespace, pods, known).await
     }
 
-    /// Returns a pod's addresses, which are empty if the pod no longer exists. The first call after a change of
-    /// the pod sends a request to the API server.
-    pub async fn addresses(&self, pod: &Arc<Pod>) -> kube::Result<Arc<[IpAddr]>> {
-        let known = || self.read().addresses.get(&pod.uid).cloned();
-        if let Some(addresses) = known() {
-            return Ok(addresses);
+    /// Returns what is known about pods, after it has been read if necessary.
+    async fn known_or_read<T>(
+        &self,
+        namespace: &str,
+        pods: &[Arc<Pod>],
+        known: impl Fn(&[Arc<Pod>]) -> Vec<Option<T>>,
+    ) -> kube::Result<Vec<Option<T>>> {
+        let before = known(pods);
+        if before.iter().all(Option::is_some) {
+            return Ok(before);
         }
-        let _turn = self.turn(pod).await;
-        if let Some(addresses) = known() {
-            return Ok(addresses);
+        let unknown = pods.iter().zip(&before).filter(|(_, known)| known.is_none()).map(|(pod, _)| pod);
+        let caller = self.reading.join(namespace, unknown);
+        let _turn = caller.turn().await;
+        // Another caller may have read them.
+        let now = known(pods);
+        if now.iter().all(Option::is_some) {
+            return Ok(now);
         }
-        Ok(self.fetch(pod).await?.map(|(_, addresses)| addresses).unwrap_or_default())
+        let mut wanted: BTreeMap<_, _> =
+            caller.take().into_iter().map(|pod| (pod.uid.clone(), pod)).collect();
+        let unknown = pods.iter().zip(&now).filter(|(_, known)| known.is_none()).map(|(pod, _)| pod);
+        wanted.extend(unknown.map(|pod| (pod.uid.clone(), pod.clone())));
+        self.read_pods(namespace, wanted).await?;
+        Ok(known(pods))
     }
 
-    /// Fetches a pod and keeps what does not change without an event of the watch.
-    async fn fetch(&self, pod: &Arc<Pod>) -> kube::Result<Option<(Arc<PodFacts>, Arc<[IpAddr]>)>> {
-        let api: Api<core::Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        let Some(mut object) = api.get_opt(&pod.name).await? else { return Ok(None) };
-        if object.uid().as_deref() != Some(&pod.uid) {
-            return Ok(None);
+    /// Reads pods of a namespace, and keeps what does not change without an event of the watch.
+    async fn read_pods(&self, namespace: &str, pods: BTreeMap<String, Arc<Pod>>) -> kube::Result<()> {
+        let api: Api<core::Pod> = Api::namespaced(self.client.clone(), namespace);
+        let all = self.read().by_namespace.get(namespace).map_or(0, BTreeMap::len);
+        if pods.len() > MAX_READS && pods.len() > all / LISTED_PART {
+            let mut list = ListParams::default().limit(PAGE);
+            loop {
+                let page = api.list(&list).await?;
+                for object in page.items {
+                    if let Some(pod) = object.uid().and_then(|uid| pods.get(&uid)) {
+                        self.keep(pod, object);
+                    }
+                }
+                match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                    Some(token) => list = list.continue_token(&token),
+                    None => return Ok(()),
+                }
+            }
         }
+        let pods: Vec<_> = pods.into_values().collect();
+        for some in pods.chunks(MAX_READS) {
+            try_join_all(some.iter().map(|pod| self.read_one(&api, pod))).await?;
+        }
+        Ok(())
+    }
+
+    async fn read_one(&self, api: &Api<core::Pod>, pod: &Arc<Pod>) -> kube::Result<()> {
+        let object = api.get_opt(&pod.name).await?;
+        if let Some(object) = object.filter(|object| object.uid().as_deref() == Some(&pod.uid)) {
+            self.keep(pod, object);
+        }
+        Ok(())
+    }
+
+    /// Keeps the facts about a pod and its addresses, if it is still in the table.
+    fn keep(&self, pod: &Arc<Pod>, mut object: core::Pod) {
         let addresses: Arc<[IpAddr]> = read_addresses(&object).into();
         let bounds = self.limit_ranges.bounds(&pod.namespace);
         let facts = Arc::new(PodFacts::read(&object, &self.config, &bounds));
         (object.status, object.metadata.managed_fields) = (None, None);
         let bare = (!facts.injected).then(|| (Arc::new(object), bounds));
         let mut table = self.write();
-        let current = table.by_namespace.get(&pod.namespace).and_then(|pods| pods.get(&pod.uid)).cloned();
-        if let Some(current) = current {
-            table.facts.insert(pod.uid.clone(), Known { facts: facts.clone(), bare });
-            // A change that the watch has reported meanwhile may be newer than the response.
-            if Arc::ptr_eq(&current, pod) {
-                table.addresses.insert(pod.uid.clone(), addresses.clone());
-            }
+        let Some(current) = table.get(&pod.namespace, &pod.uid).cloned() else { return };
+        table.facts.insert(pod.uid.clone(), Known { facts, bare });
+        // A change that the watch has reported meanwhile may be newer than the response.
+        if Arc::ptr_eq(&current, pod) {
+            table.addresses.insert(pod.uid.clone(), addresses);
         }
-        Ok(Some((facts, addresses)))
+    }
+
+    /// Reads a pod that the watch has not reported, because it is starting or because the watch lags behind.
+    pub async fn read_unreported(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> kube::Result<Option<(Arc<Pod>, Arc<PodFacts>)>> {
+        let api: Api<core::Pod> = Api::namespaced(self.client.clone(), namespace);
+        let Some(object) = api.get_opt(name).await? else { return Ok(None) };
+        let pod = Arc::new(Pod::read(&object.metadata));
+        let facts = Arc::new(PodFacts::read(&object, &self.config, &self.limit_ranges.bounds(namespace)));
+        let mut table = self.write();
+        if facts.injected && table.get(namespace, &pod.uid).is_none() {
+            remember(&mut table.early, (pod.uid.clone(), facts.clone()));
+        }
+        Ok(Some((pod, facts)))
+    }
+
+    /// Returns the facts about pods that were read before.
+    fn known_facts(&self, namespace: &str, pods: &[Arc<Pod>]) -> Vec<Option<Arc<PodFacts>>> {
+        let bounds = self.limit_ranges.bounds(namespace);
+        let table = self.read();
+        let is_current = |known: &&Known| known.bare.as_ref().is_none_or(|(_, with)| *with == bounds);
+        let facts = pods.iter().map(|pod| Some(table.facts.get(&pod.uid).filter(is_current)?.facts.clone()));
+        let mut all: Vec<_> = facts.collect();
+        drop(table);
+        for (pod, facts) in pods.iter().zip(&mut all).filter(|(_, facts)| facts.is_none()) {
+            *facts = self.look_again(pod, &bounds);
+        }
+        all
+    }
+
+    /// Finds out again what a pod without a sidecar would get within these bounds.
+    fn look_again(&self, pod: &Pod, bounds: &Arc<Bounds>) -> Option<Arc<PodFacts>> {
+        let (object, _) = self.read().facts.get(&pod.uid)?.bare.clone()?;
+        let facts = Arc::new(PodFacts::read(&object, &self.config, bounds));
+        if let Some(known) = self.write().facts.get_mut(&pod.uid) {
+            *known = Known { facts: facts.clone(), bare: Some((object, bounds.clone())) };
+        }
+        Some(facts)
     }
 
     // The table is consistent even if a holder of the lock panicked: each change is a single statement.

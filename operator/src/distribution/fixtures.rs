@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use kube::core::Selector;
 use sluice_config::CompiledPolicy;
-use sluice_config::message::Policies;
 use sluice_config::policy::{Consistency, DEFAULT_STORE, Mode, OnStoreFailure};
 use sluice_crds::policy::PodSelection;
 
 use crate::distribution::hub::Hub;
+use crate::distribution::hub::desired::DesiredPolicies;
 use crate::distribution::identity::Identity;
 use crate::distribution::publication::Publication;
 use crate::object_key::PolicyKey;
@@ -74,6 +74,6 @@ pub(super) fn identity(labels: &[(&str, &str)]) -> Identity {
 }
 
 /// Returns the policies that the pod should have, or `None` without a session.
-pub(super) fn policies(hub: &Hub) -> Option<Policies> {
+pub(super) fn policies(hub: &Hub) -> Option<DesiredPolicies> {
     hub.desired(POD_UID, true)?.policies
 }

@@ -1,8 +1,9 @@
 //! The hub between policies and sidecars: published policies, sessions and their reports. Everything is in
-//! memory behind one lock, which is never held across an await. Sessions are woken by a version number that
-//! grows with every change.
+//! memory behind one lock, which is never held across an await. A change wakes the sessions that it concerns.
 //!
+//! - `indexed`: policies and sessions by UID and by namespace.
 //! - `policies`: publishes and removes policies, and sets their replicas.
+//! - `live`: wakes sessions for changes of replicas, not too often.
 //! - `stores`: the stores that sidecars count in.
 //! - `sessions`: begins and ends sessions and takes their reports.
 //! - `resets`: resets of single clients.
@@ -18,18 +19,23 @@ use sluice_crds::policy::PodSelection;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use self::indexed::{Indexed, Namespaced};
 use crate::distribution::clients::recent_clients::{LimitKey, RecentClients};
 use crate::distribution::clients::reset::ActiveReset;
+use crate::distribution::encoded::EncodedEvents;
 use crate::distribution::identity::Identity;
 use crate::distribution::publication::{Blob, PublishedForms, PublishedLimit};
 use crate::distribution::replicas::Replicas;
 use crate::distribution::session::Session;
 use crate::distribution::stores::HubStores;
+use crate::distribution::wakeup::Changed;
 use crate::object_key::PolicyKey;
 use crate::pod_selector::PodSelector;
 use crate::queue::Queue;
 
 pub mod desired;
+mod indexed;
+mod live;
 mod policies;
 mod resets;
 mod sessions;
@@ -43,6 +49,8 @@ pub struct Hub {
     state: Mutex<State>,
     version: watch::Sender<u64>,
     readiness: watch::Sender<HubReadiness>,
+    /// Events with policies.
+    pub(super) encoded: EncodedEvents,
     /// Receives the policies whose status may have changed.
     queue: Arc<Queue>,
     /// Notified when what sidecars report about stores may have changed.
@@ -64,10 +72,13 @@ struct HubReadiness {
 
 #[derive(Default)]
 struct State {
-    /// Policies by their UID.
-    policies: BTreeMap<String, DistributedPolicy>,
+    policies: Indexed<DistributedPolicy>,
     /// Sessions by the UID of their pod.
-    sessions: HashMap<String, Session>,
+    sessions: Indexed<Session>,
+    /// The UIDs of their pods by the names of the sessions.
+    names: HashMap<String, String>,
+    /// Changes of replicas for which sessions are not woken yet.
+    replicas_changed: live::Waiting,
     stores: HubStores,
     /// Resets of single clients, by the UID of their object.
     resets: BTreeMap<ResetUid, ActiveReset>,
@@ -105,12 +116,29 @@ impl DistributedPolicy {
     }
 }
 
+impl Namespaced for DistributedPolicy {
+    fn namespace(&self) -> &str {
+        &self.key.namespace
+    }
+}
+
+impl Namespaced for Session {
+    fn namespace(&self) -> &str {
+        &self.identity.namespace
+    }
+}
+
 impl State {
-    /// Returns the keys of the policies that select the pod of a session.
-    fn policies_of(&self, pod_uid: &str) -> Vec<PolicyKey> {
-        let Some(session) = self.sessions.get(pod_uid) else { return Vec::new() };
-        let selecting = self.policies.values().filter(|policy| policy.selects(&session.identity));
-        selecting.map(|policy| policy.key.clone()).collect()
+    /// Returns the policies that select the pod of a session, with their UIDs and in the order of these.
+    fn policies_of(&self, session: &Session) -> impl Iterator<Item = (&String, &DistributedPolicy)> {
+        let of_namespace = self.policies.in_namespace(&session.identity.namespace);
+        of_namespace.filter(|(_, policy)| policy.selects(&session.identity))
+    }
+
+    /// Wakes the sessions of a namespace that a change concerns.
+    fn wake(&self, namespace: &str, changed: Changed, concerns: impl Fn(&Session) -> bool) {
+        let sessions = self.sessions.in_namespace(namespace).map(|(_, session)| session);
+        sessions.filter(|session| concerns(session)).for_each(|session| session.wakeup.wake(changed));
     }
 }
 
@@ -122,6 +150,7 @@ impl Hub {
             state: Mutex::default(),
             version: watch::Sender::new(0),
             readiness: watch::Sender::default(),
+            encoded: EncodedEvents::default(),
             queue,
             store_reports: Arc::default(),
             reset_reports: Arc::default(),
@@ -161,6 +190,7 @@ impl Hub {
                 policy.key.clone()
             });
             let keys: Vec<_> = policies.collect();
+            state.sessions.values().for_each(|session| session.wakeup.wake(Changed::Policies));
             drop(state);
             self.changed();
             self.queue.add_all(keys);
@@ -170,8 +200,7 @@ impl Hub {
         self.readiness.send_modify(|readiness| readiness.mode = true);
     }
 
-    /// Returns the version number, which grows with every change of policies, labels of pods or the access to
-    /// stores.
+    /// Returns the version number, which grows with every change of policies, resets, or the access to stores.
     #[must_use]
     pub fn version(&self) -> watch::Receiver<u64> {
         self.version.subscribe()

@@ -8,13 +8,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt as _;
 use kube::api::{Api, ObjectMeta, PostParams};
 use sluice_config::TOKEN_AUDIENCE;
 use sluice_crds::SIDECAR_CONTAINER;
 
-use crate::injection::containers::find_sidecar;
+use crate::cluster::pods::Pods;
+use crate::cluster::pods::pod::Pod;
 
 /// The pod of a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,24 +95,30 @@ pub(super) async fn review(client: &kube::Client, token: &str) -> Result<TokenCl
     Ok(TokenClaims { namespace: namespace.to_owned(), pod, pod_uid, expires: expiry(token) })
 }
 
-/// Finds the pod of a valid token. Only a pod with a sidecar has a session.
-pub(super) async fn find_pod(client: &kube::Client, claims: TokenClaims) -> Result<Identity, Denied> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &claims.namespace);
-    let object = pods.get_opt(&claims.pod).await?;
+/// Finds the pod of a valid token in the table of pods. A pod that the table does not have yet is read. Only a pod with a
+/// sidecar has a session.
+pub(super) async fn find_pod(pods: &Pods, claims: TokenClaims) -> Result<Identity, Denied> {
     let name = || format!("{}/{}", claims.namespace, claims.pod);
+    let found = match pods.get(&claims.namespace, &claims.pod_uid) {
+        Some(pod) => {
+            let facts = pods.facts(&claims.namespace, std::slice::from_ref(&pod)).await?;
+            facts.into_iter().flatten().next().map(|facts| (pod, facts))
+        }
+        None => pods.read_unreported(&claims.namespace, &claims.pod).await?,
+    };
     // As the API server, which no longer accepts the tokens of a pod that should have ended a minute ago.
-    let ends = |object: &Pod| object.metadata.deletion_timestamp.as_ref().map(|time| time.0.as_second() + 60);
-    let lives = |object: &Pod| ends(object).is_none_or(|ends| Timestamp::now().as_second() < ends);
-    let object = object.filter(|object| object.uid().as_deref() == Some(&claims.pod_uid) && lives(object));
-    let Some(object) = object else {
+    let now = Timestamp::now().as_second();
+    let lives = |pod: &Pod| pod.ends.is_none_or(|ends| now < ends.as_second() + 60);
+    let found = found.filter(|(pod, _)| pod.uid == claims.pod_uid && pod.name == claims.pod && lives(pod));
+    let Some((pod, facts)) = found else {
         return Err(Denied::Pod(name()));
     };
-    if object.spec.as_ref().and_then(find_sidecar).is_none() {
+    if !facts.injected {
         return Err(Denied::NoSidecar(name()));
     }
     Ok(Identity {
         namespace: claims.namespace,
-        labels: object.labels().clone(),
+        labels: pod.labels.clone(),
         expires: claims.expires,
         pod: claims.pod,
         pod_uid: claims.pod_uid,

@@ -6,15 +6,16 @@
 //! - [`hub`]: published policies, sessions and reports, in memory.
 //! - `replicas`: the replicas of a policy, and how long the policy is held back until they are known.
 //! - [`clients`]: what the hub knows about single clients.
-//! - [`session`]: one session, its reports and their expiry.
+//! - [`session`]: one session, its reports and their expiry. `wakeup`: wakes it.
 //! - `connections`: how many there are of the control port. `source`: the network of an address.
 //! - `token_keys`: verifies tokens by the keys of the API server. `reviews`: how many others it reviews at once.
 //! - [`identity`]: reviews the token of a sidecar and finds its pod.
-//! - [`stream`]: sends the changes to one session, debounced.
+//! - [`stream`]: sends the changes to one session, debounced. `encoded`: encodes equal events once.
 //! - [`serve`]: the endpoints of the control port.
 
 pub mod clients;
 pub(crate) mod connections;
+mod encoded;
 pub mod hub;
 pub mod identity;
 pub mod publication;
@@ -26,6 +27,7 @@ mod source;
 pub mod stores;
 pub mod stream;
 mod token_keys;
+mod wakeup;
 
 #[cfg(test)]
 mod fixtures;

@@ -56,9 +56,9 @@ pub struct Blob {
 #[derive(Debug, Clone)]
 pub struct PublishedForms {
     /// As the policy is written.
-    pub as_written: PublishedPolicy,
+    pub as_written: Arc<PublishedPolicy>,
     /// With all its limits in Shadow.
-    pub in_shadow: PublishedPolicy,
+    pub in_shadow: Arc<PublishedPolicy>,
 }
 
 impl PublishedForms {
@@ -69,7 +69,7 @@ impl PublishedForms {
 
     /// Returns the form that sidecars receive under this mode of the installation.
     #[must_use]
-    pub fn under(&self, installation: Mode) -> &PublishedPolicy {
+    pub fn under(&self, installation: Mode) -> &Arc<PublishedPolicy> {
         match installation {
             Mode::Enforce => &self.as_written,
             Mode::Shadow => &self.in_shadow,
@@ -102,7 +102,7 @@ impl Publication {
     }
 }
 
-fn encode(policy: &CompiledPolicy) -> serde_json::Result<PublishedPolicy> {
+fn encode(policy: &CompiledPolicy) -> serde_json::Result<Arc<PublishedPolicy>> {
     let json = policy.to_json();
-    Ok(PublishedPolicy { hash: PolicyHash::of(&json), policy: RawValue::from_string(json)? })
+    Ok(Arc::new(PublishedPolicy { hash: PolicyHash::of(&json), policy: RawValue::from_string(json)? }))
 }

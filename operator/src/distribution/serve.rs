@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 
+use crate::cluster::pods::Pods;
 use crate::distribution::connections::Place;
 use crate::distribution::hub::Hub;
 use crate::distribution::identity::{Denied, Identity, find_pod, review};
@@ -34,10 +35,13 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_SESSIONS: usize = 20_000;
 /// Longest time that a caller waits until sessions may begin and its token can be reviewed.
 const MAX_WAIT: Duration = Duration::from_secs(10);
+/// Longest time that a caller waits until all pods have been listed, before its own is read.
+const MAX_LISTING: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
 struct Control {
     client: kube::Client,
+    pods: Pods,
     hub: Arc<Hub>,
     metrics: Arc<Metrics>,
     keys: Arc<TokenKeys>,
@@ -55,12 +59,12 @@ impl Control {
                 review(&self.client, token).await?
             }
         };
-        find_pod(&self.client, claims).await
+        find_pod(&self.pods, claims).await
     }
 }
 
 /// Returns the routes of the control port.
-pub fn router(client: kube::Client, hub: Arc<Hub>, metrics: Arc<Metrics>) -> Router {
+pub fn router(client: kube::Client, pods: Pods, hub: Arc<Hub>, metrics: Arc<Metrics>) -> Router {
     Router::new()
         .route(STREAM_PATH, get(begin_session))
         .route(&format!("{BLOBS_PATH}{{hash}}"), get(blob))
@@ -68,6 +72,7 @@ pub fn router(client: kube::Client, hub: Arc<Hub>, metrics: Arc<Metrics>) -> Rou
         .with_state(Control {
             keys: Arc::new(TokenKeys::new(client.clone())),
             client,
+            pods,
             hub,
             metrics,
             reviews: Reviews::new(),
@@ -87,10 +92,11 @@ async fn admit(
         return Err((StatusCode::UNAUTHORIZED, text.into()));
     };
     let verdict = control.keys.verify(token).await;
-    let is_verified = match &verdict {
-        Verdict::Valid(_) => true,
-        Verdict::Invalid(_) | Verdict::Undecided => false,
+    let claims = match &verdict {
+        Verdict::Valid(claims) => Some(claims),
+        Verdict::Invalid(_) | Verdict::Undecided => None,
     };
+    let is_verified = claims.is_some();
     let Ok(review) = control.reviews.admit(source.ip(), token, is_verified) else {
         control.metrics.session_denied();
         let text = "too many reviews of this token, or of tokens of this address, try again in a minute\n";
@@ -101,8 +107,13 @@ async fn admit(
         place.is_sidecar();
     }
     let ready = async {
-        control.hub.opened().await;
-        review.place().await
+        let listed = tokio::time::timeout(MAX_LISTING, control.pods.listed());
+        let _ = tokio::join!(control.hub.opened(), listed);
+        // A crowd of sidecars whose pods are known costs the API server next to nothing.
+        if claims.is_some_and(|claims| control.pods.get(&claims.namespace, &claims.pod_uid).is_some()) {
+            return Some(None);
+        }
+        review.place().await.map(Some)
     };
     let unavailable = |text: &str| (StatusCode::SERVICE_UNAVAILABLE, text.to_owned());
     let Ok(Some(permit)) = tokio::time::timeout(MAX_WAIT, ready).await else {
@@ -149,13 +160,29 @@ async fn begin_session(
         Ok(identity) => identity,
         Err((status, text)) => return refused(status, text),
     };
-    tracing::debug!(namespace = identity.namespace, pod = identity.pod, "session begins");
     let last_applied = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    begin(&control, identity, last_applied)
+        .unwrap_or_else(|Gone| refused(StatusCode::FORBIDDEN, "the pod was deleted\n".into()))
+}
+
+/// The pod was deleted while its session began.
+struct Gone;
+
+/// Begins the session of a pod, which ends with its token.
+fn begin(control: &Control, identity: Identity, last_applied: Option<String>) -> Result<Response, Gone> {
+    tracing::debug!(namespace = identity.namespace, pod = identity.pod, "session begins");
     let name = format!("{:032x}", rand::random::<u128>());
     let time_left = identity.expires.map(|at| (at - Timestamp::now().as_second()).max(0).unsigned_abs());
     let ends = time_left.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-    let pod_uid = identity.pod_uid.clone();
+    let (namespace, pod_uid) = (identity.namespace.clone(), identity.pod_uid.clone());
     let closed = control.hub.connect(identity, &name);
+    // The watch tells the hub of changes of pods with a session: what it has reported meanwhile is made up for.
+    if let Some(pod) = control.pods.get(&namespace, &pod_uid) {
+        control.hub.set_pod_labels(&pod_uid, &pod.labels);
+    } else if control.pods.is_gone(&namespace, &pod_uid) {
+        control.hub.remove_pod(&pod_uid);
+        return Err(Gone);
+    }
     let (sender, receiver) = mpsc::channel(1);
     let (hub, metrics, session) = (control.hub.clone(), control.metrics.clone(), name.clone());
     tokio::spawn(async move {
@@ -167,7 +194,7 @@ async fn begin_session(
         (header::CACHE_CONTROL.as_str(), "no-store"),
         (SESSION_HEADER, &name),
     ];
-    (headers, Body::from_stream(ReceiverStream::new(receiver))).into_response()
+    Ok((headers, Body::from_stream(ReceiverStream::new(receiver))).into_response())
 }
 
 /// Returns content that a policy of the session's pod refers to.
@@ -231,43 +258,108 @@ fn refused(status: StatusCode, text: String) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, SocketAddrV4};
+
     use axum::http::HeaderValue;
-    use futures::FutureExt as _;
+    use futures::stream::FuturesUnordered;
+    use futures::{FutureExt as _, StreamExt as _};
+    use sluice_config::policy::Mode;
 
     use super::*;
+    use crate::cluster::limit_ranges::LimitRanges;
     use crate::distribution::connections::Connections;
     use crate::distribution::fixtures::hub;
+    use crate::distribution::identity::TokenClaims;
+    use crate::distribution::reviews::Review;
+    use crate::distribution::stores::HubStores;
     use crate::distribution::token_keys::tests::{Signer, claims, token_keys, with};
+    use crate::injection::inject::tests::config;
+
+    /// Returns a control port whose client of the API server never gets a response.
+    fn control(signer: &Signer) -> Control {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let service = tower::service_fn(|_: axum::http::Request<kube::client::Body>| {
+            std::future::pending::<Result<axum::http::Response<kube::client::Body>, std::io::Error>>()
+        });
+        let client = kube::Client::new(service, "default");
+        Control {
+            client: client.clone(),
+            pods: Pods::new(client.clone(), Arc::new(config(true)), LimitRanges::default()),
+            hub: hub(),
+            metrics: Arc::default(),
+            keys: Arc::new(token_keys(client, signer)),
+            reviews: Reviews::new(),
+        }
+    }
+
+    const SOURCE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1));
+
+    /// Asks for a session with a token.
+    fn ask(control: &Control, place: &Arc<Place>, token: &str) -> impl Future<Output = Response> {
+        let bearer = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
+        let headers = [(header::AUTHORIZATION, bearer)].into_iter().collect();
+        begin_session(State(control.clone()), ConnectInfo(SOURCE), Extension(place.clone()), headers)
+    }
 
     #[tokio::test]
     async fn a_connection_with_a_verified_token_is_no_strangers_while_its_session_waits() {
-        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let client =
-            kube::Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
         let (signer, forger) = (Signer::new("a"), Signer::new("a"));
-        let control = Control {
-            client: client.clone(),
-            // It never opens, so that all sessions wait.
-            hub: hub(),
-            metrics: Arc::default(),
-            keys: Arc::new(token_keys(client, &signer)),
-            reviews: Reviews::new(),
-        };
+        // Its hub never opens, so that all sessions wait.
+        let control = control(&signer);
         let connections = Connections::new();
-        let source = SocketAddr::from(([10, 0, 0, 1], 1));
         for (token, is_stranger) in [
             (signer.sign("a", &claims()), false),
             (forger.sign("a", &claims()), true),
             (signer.sign("a", &with("aud", "another".into())), true),
             (signer.sign("a", &with("exp", 1.into())), true),
         ] {
-            let place = connections.place(source.ip()).await.unwrap();
-            let bearer = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
-            let headers = [(header::AUTHORIZATION, bearer)].into_iter().collect();
-            let session =
-                begin_session(State(control.clone()), ConnectInfo(source), Extension(place.clone()), headers);
-            assert!(session.now_or_never().is_none(), "it waits: {token}");
+            let place = connections.place(SOURCE.ip()).await.unwrap();
+            assert!(ask(&control, &place, &token).now_or_never().is_none(), "it waits: {token}");
             assert_eq!(place.is_stranger(), is_stranger, "{token}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_verified_token_of_a_known_pod_does_not_wait_for_reviews_and_a_deleted_pod_has_no_session() {
+        let signer = Signer::new("a");
+        let control = control(&signer);
+        control.hub.open();
+        control.hub.set_stores(HubStores::default());
+        control.hub.set_mode(Mode::Enforce);
+        let token = signer.sign("a", &claims());
+        let place = Connections::new().place(SOURCE.ip()).await.unwrap();
+        // All places are taken by reviews that never end.
+        let mut others = Vec::new();
+        for n in 0..100 {
+            others.push(control.reviews.admit(SOURCE.ip(), &format!("token {n}"), true).unwrap());
+        }
+        let mut waiting: FuturesUnordered<_> = others.iter().map(Review::place).collect();
+        let mut places = Vec::new();
+        while let Some(Some(place)) = waiting.next().now_or_never() {
+            places.push(place);
+        }
+        assert_eq!(ask(&control, &place, &token).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let insert = || {
+            let metadata = serde_json::from_value(
+                serde_json::json!({"namespace": "shop", "name": "web-1", "uid": "u", "labels": {"app": "a"}}),
+            );
+            control.pods.insert_with_sidecar(&metadata.unwrap());
+        };
+        insert();
+        assert_eq!(ask(&control, &place, &token).await.status(), StatusCode::OK);
+        // The watch reports the deletion before the session is registered.
+        control.pods.remove("shop", "u");
+        insert();
+        let identity = find_pod(&control.pods, valid(&control, &token).await).await.unwrap();
+        control.pods.remove("shop", "u");
+        assert!(begin(&control, identity, None).is_err());
+        assert!(control.hub.desired("u", false).is_none());
+    }
+
+    async fn valid(control: &Control, token: &str) -> TokenClaims {
+        match control.keys.verify(token).await {
+            Verdict::Valid(claims) => claims,
+            other => panic!("{other:?}"),
         }
     }
 }

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use sluice_config::PolicyHash;
 use sluice_config::message::{PolicyReport, ResetReport, ResetUid, StoreReport, UntrustedProxy};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::distribution::identity::Identity;
+use crate::distribution::wakeup::Wakeup;
 
 /// Time for which the reports of a session count after it has ended.
 pub const EXPIRY: Duration = Duration::from_secs(30);
@@ -34,6 +35,32 @@ pub enum Confirmation {
     NotConnected,
 }
 
+/// The last report of a pod's sidecar, as far as one edit of a policy and its store matter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reported {
+    /// Whether it applies the edit.
+    pub confirmation: Confirmation,
+    /// The proxy through which most requests arrive, if this edit does not trust it.
+    pub untrusted_proxy: Option<UntrustedProxy>,
+    /// Names of the limits that have nearly as many keys as they may have.
+    pub nearly_full: Vec<String>,
+    /// The store, or `None` if the sidecar is not connected or has not reported on it.
+    pub store: Option<StoreReport>,
+    /// Ports of the applications that it has not reached for a minute although requests came.
+    pub unreachable: Vec<u16>,
+}
+
+impl Reported {
+    /// Nothing, because the sidecar is not connected.
+    pub(super) const NOTHING: Self = Self {
+        confirmation: Confirmation::NotConnected,
+        untrusted_proxy: None,
+        nearly_full: Vec::new(),
+        store: None,
+        unreachable: Vec::new(),
+    };
+}
+
 /// A session, current or recently ended, of one pod.
 pub(super) struct Session {
     pub(super) identity: Identity,
@@ -53,8 +80,8 @@ pub(super) struct Session {
     pub(super) expires: Option<Instant>,
     /// Whether the session has ended.
     pub(super) ended: bool,
-    /// Notified when the replicas of one of the pod's policies change.
-    pub(super) replicas_changed: Arc<Notify>,
+    /// Wakes the stream of its events.
+    pub(super) wakeup: Arc<Wakeup>,
     /// Dropped to end the session.
     pub(super) _close: mpsc::Sender<()>,
 }
@@ -65,35 +92,28 @@ impl Session {
         self.expires.is_none_or(|expires| Instant::now() < expires)
     }
 
-    /// Returns the proxy that this edit of a policy does not trust, if most requests arrive through it.
-    pub(super) fn untrusted_proxy(&self, policy_uid: &str, hash: &PolicyHash) -> Option<UntrustedProxy> {
-        match self.reports.get(policy_uid)? {
-            PolicyReport::Applied { hash: applied, untrusted_proxy, .. } if applied == hash => {
-                untrusted_proxy.clone()
-            }
-            PolicyReport::Applied { .. } | PolicyReport::Nacked { .. } => None,
-        }
-    }
-
-    /// Returns the names of the limits of this edit of a policy that have nearly as many keys as they may have.
-    pub(super) fn nearly_full(&self, policy_uid: &str, hash: &PolicyHash) -> Vec<String> {
+    /// Returns what it has reported last about this edit of a policy and about a store.
+    pub(super) fn reported(&self, policy_uid: &str, hash: &PolicyHash, store: &str) -> Reported {
+        let mut reported = Reported {
+            confirmation: Confirmation::Unconfirmed,
+            store: self.stores.get(store).cloned(),
+            unreachable: self.unreachable.clone(),
+            ..Reported::NOTHING
+        };
         match self.reports.get(policy_uid) {
-            Some(PolicyReport::Applied { hash: applied, nearly_full, .. }) if applied == hash => {
-                nearly_full.clone()
+            Some(PolicyReport::Applied { hash: applied, untrusted_proxy, nearly_full })
+                if applied == hash =>
+            {
+                reported.confirmation = Confirmation::Applied;
+                reported.untrusted_proxy.clone_from(untrusted_proxy);
+                reported.nearly_full.clone_from(nearly_full);
             }
-            _ => Vec::new(),
-        }
-    }
-
-    /// Returns the last report about this edit of a policy.
-    pub(super) fn confirmation(&self, policy_uid: &str, hash: &PolicyHash) -> Confirmation {
-        match self.reports.get(policy_uid) {
-            Some(PolicyReport::Applied { hash: applied, .. }) if applied == hash => Confirmation::Applied,
             Some(PolicyReport::Nacked { hash: nacked, reason }) if nacked == hash => {
-                Confirmation::Nacked(reason.clone())
+                reported.confirmation = Confirmation::Nacked(reason.clone());
             }
-            _ => Confirmation::Unconfirmed,
+            _ => {}
         }
+        reported
     }
 }
 

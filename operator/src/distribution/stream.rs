@@ -41,8 +41,7 @@ pub async fn send_changes(
     mut closed: mpsc::Receiver<()>,
     sender: Sender,
 ) {
-    let Some(replicas) = hub.replica_changes(&pod_uid) else { return };
-    let changes = Changes { version: hub.version(), replicas };
+    let Some(changes) = hub.wakeup(&pod_uid).map(Changes) else { return };
     let expired = async {
         match ends {
             Some(at) => tokio::time::sleep_until(at).await,
@@ -65,22 +64,21 @@ async fn send_until_gone(
     metrics: &Metrics,
     pod_uid: &str,
     last_applied: Option<String>,
-    mut changes: Changes,
+    changes: Changes,
     sender: &Sender,
 ) -> Result<(), Gone> {
     let mut sent = Sent::new(last_applied);
-    let mut sent_version = None;
+    let mut is_first = true;
     let mut last_byte = Instant::now();
     loop {
-        let version = changes.version();
-        let policies_changed = sent_version.replace(version) != Some(version);
+        let policies_changed = changes.take_policies() || std::mem::take(&mut is_first);
         for event in sent.update(hub, pod_uid, policies_changed).ok_or(Gone)? {
             metrics.event_sent();
             send(sender, event).await?;
             last_byte = Instant::now();
         }
         loop {
-            // Most changes concern other sessions and send nothing here, so they must not put off the comment.
+            // Some changes send nothing here, so they must not put off the comment.
             let due = last_byte + KEEP_ALIVE;
             let next = changes.next(sent.held_until());
             if Instant::now() < due && tokio::time::timeout_at(due, next).await.is_ok() {

@@ -154,7 +154,7 @@ mod tests {
             namespace: "shop".into(),
             name: "web-5d-x".into(),
             labels: std::collections::BTreeMap::new(),
-            deleting: false,
+            ends: None,
             created: None,
             owner: None,
             controller: Some(Controller {

@@ -12,6 +12,7 @@ use sluice_config::policy::Mode;
 
 use crate::args::Args;
 use crate::certificates::secret::Certificates;
+use crate::cluster::pods::PodChange;
 use crate::cluster::settings;
 use crate::cluster::watch::{Change, NamespaceChange};
 use crate::distribution::hub::Hub;
@@ -23,6 +24,7 @@ use crate::metrics::Metrics;
 use crate::object_key::PolicyKey;
 use crate::process::{control_port, listen};
 use crate::queue::Queue;
+use crate::reconcile::concerned::concerned;
 use crate::reconcile::context::{Context, Home, Injection, Listed};
 use crate::reconcile::{contents, controller, select_pods};
 use crate::resets::controller::ResetController;
@@ -86,7 +88,12 @@ impl Leader {
         let stores =
             StoreController::new(client, hub, &self.args, self.certificates.clone(), context.stores.clone())?;
         let resets = ResetController::new(self.client.clone(), self.hub.clone());
-        let router = distribution::router(self.client.clone(), self.hub.clone(), self.metrics.clone());
+        let router = distribution::router(
+            self.client.clone(),
+            context.pods.clone(),
+            self.hub.clone(),
+            self.metrics.clone(),
+        );
         let tls = self.certificates.tls.clone();
         let control_port =
             control_port::serve(listen::bind(self.args.control_listen)?, tls, self.handle.clone(), router);
@@ -242,6 +249,8 @@ async fn watch_cluster(context: &Context) {
             select_pods::watch(context, &key, None);
             contents::watch(context, &key, None);
             context.absent.forget(&key);
+            context.services_of_policies.forget(&key);
+            context.pace.forget(&key);
             context.writes.forget(&key);
             context.metrics.set_conditions(&key, &[]);
         }
@@ -249,15 +258,15 @@ async fn watch_cluster(context: &Context) {
         Change::Listed => {}
     });
     let pods = context.pods.watch(|change| match change {
-        Change::Applied(pod) => {
+        PodChange::Applied { before, pod } => {
             context.hub.set_pod_labels(&pod.uid, &pod.labels);
-            queue_namespace(&pod.namespace);
+            context.queue.add_all(concerned(context, before.as_deref(), Some(&pod)));
         }
-        Change::Deleted { namespace, uid, .. } => {
+        PodChange::Deleted { before, uid } => {
             context.hub.remove_pod(&uid);
-            queue_namespace(&namespace);
+            context.queue.add_all(concerned(context, before.as_deref(), None));
         }
-        Change::Listed => set_listed(|listed| listed.pods = true),
+        PodChange::Listed => set_listed(|listed| listed.pods = true),
     });
     let services = context.services.watch(context.client.clone(), |change| match change {
         NamespaceChange::Changed(namespace) => queue_namespace(namespace),

@@ -27,6 +27,8 @@ use crate::queue::Queue;
 use crate::reconcile::absent::AbsentPods;
 use crate::reconcile::compile::Compilations;
 use crate::reconcile::key_sets::KeySets;
+use crate::reconcile::pace::Pace;
+use crate::reconcile::services_of_policies::ServicesOfPolicies;
 use crate::reconcile::tables::Tables;
 use crate::reconcile::writes::Writes;
 use crate::store::resolve::Resolutions;
@@ -71,6 +73,10 @@ pub struct Context {
     pub authority_maps: AuthorityMaps,
     /// Workloads and pods that were looked for because a policy has no pods.
     pub absent: AbsentPods,
+    /// Services that select pods of each policy.
+    pub services_of_policies: ServicesOfPolicies,
+    /// When each policy's status may be computed next.
+    pub pace: Pace,
     /// When each policy's status was written last.
     pub writes: Writes,
     /// Time from which on this process has led.
@@ -176,6 +182,8 @@ impl Context {
             webhook_path: WebhookPath::default(),
             authority_maps: AuthorityMaps::default(),
             absent: AbsentPods::default(),
+            services_of_policies: ServicesOfPolicies::default(),
+            pace: Pace::default(),
             writes: Writes::default(),
             started: Timestamp::now(),
             stores: Arc::default(),

@@ -8,6 +8,7 @@ use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
+use tokio::time::Instant;
 
 use crate::events::pods;
 use crate::object_key::PolicyKey;
@@ -25,9 +26,6 @@ use crate::reconcile::status::{status, unreachable};
 #[cfg(test)]
 mod tests;
 
-/// Wait before a status is computed. The policy stays claimed meanwhile, so the events of a burst (reports and
-/// pods of a rollout) lead to one more reconcile, and not to one each.
-const SETTLE: Duration = Duration::from_millis(50);
 /// Time for which an edit waits until what it refers to has been read.
 const READ_REFERENCES: Duration = Duration::from_secs(5);
 /// Delay before a failed reconcile is retried, to which up to [`RETRY_JITTER`] is added.
@@ -108,7 +106,7 @@ async fn update_status(
     outcome: Outcome,
 ) -> anyhow::Result<()> {
     context.all_listed().await;
-    tokio::time::sleep(SETTLE).await;
+    tokio::time::sleep(context.pace.wait(key, Instant::now())).await;
     let _permit = context.api_permits.acquire().await?;
     let uid = object.uid().unwrap_or_default();
     let facts = match &outcome {
@@ -118,6 +116,7 @@ async fn update_status(
         }
         Outcome::Unread(_) | Outcome::Unresolved(_) | Outcome::Invalid(_) => Facts::default(),
     };
+    context.pace.computed(key, facts.pods.len(), Instant::now());
     for pod in facts.pods.iter().filter(|pod| !pod.unreachable.is_empty()) {
         if context.hub.tell_unreachable(&pod.pod.uid) {
             context.events.report(pods::unreachable(&pod.pod, &unreachable::text(pod)));

@@ -5,7 +5,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use futures::{StreamExt as _, TryStreamExt as _};
 use sluice_config::PolicyHash;
 use sluice_config::policy::DEFAULT_STORE;
 
@@ -20,9 +19,6 @@ use crate::reconcile::context::Context;
 use crate::reconcile::facts::{CountedPod, Facts, Injection, StoreFact};
 use crate::reconcile::label_sets::{label_set, unique_by};
 use crate::reconcile::select_pods::SelectedPods;
-
-/// Maximum number of concurrent requests for pods.
-const MAX_CONCURRENT: usize = 8;
 
 /// A counted pod with the facts about its containers.
 pub type Counted = (Arc<Pod>, Arc<PodFacts>);
@@ -47,19 +43,13 @@ async fn count_pods(
     namespace: &str,
     selector: &PodSelector,
 ) -> kube::Result<Vec<Counted>> {
-    let running = context.pods.select(namespace, |pod| !pod.deleting && selector.matches(&pod.labels));
-    futures::stream::iter(running)
-        .map(|pod| async move {
-            let facts = context.pods.facts(&pod).await?;
-            // A label opts the next pod out. A sidecar that runs enforces the policy whatever the label says now.
-            let is_counted =
-                |facts: &Arc<PodFacts>| !facts.host_network && (facts.injected || !is_opted_out(&pod.labels));
-            Ok::<_, kube::Error>(facts.filter(is_counted).map(|facts| (pod, facts)))
-        })
-        .buffered(MAX_CONCURRENT)
-        .try_filter_map(|pod| async move { Ok(pod) })
-        .try_collect()
-        .await
+    let running = context.pods.select(namespace, |pod| pod.ends.is_none() && selector.matches(&pod.labels));
+    let facts = context.pods.facts(namespace, &running).await?;
+    // A label opts the next pod out. A sidecar that runs enforces the policy whatever the label says now.
+    let is_counted =
+        |pod: &Pod, facts: &PodFacts| !facts.host_network && (facts.injected || !is_opted_out(&pod.labels));
+    let pods = running.into_iter().zip(facts).filter_map(|(pod, facts)| Some((pod, facts?)));
+    Ok(pods.filter(|(pod, facts)| is_counted(pod, facts)).collect())
 }
 
 /// Collects the facts about a published policy, given its counted pods.
@@ -75,25 +65,26 @@ pub async fn dereference(
     let namespace = &key.namespace;
     let services = context.services.in_namespace(namespace);
     let endpoint_slices = context.endpoint_slices.in_namespace(namespace);
-    let unlimited = find_unlimited(context, namespace, &services, &pods).await?;
-    let with_reports = |(pod, facts): Counted| async {
-        let addresses = match endpoint_slices.as_slice() {
-            [] => Arc::default(),
-            _ => context.pods.addresses(&pod).await?,
-        };
-        Ok::<_, kube::Error>(CountedPod {
-            confirmation: context.hub.confirmation(&pod.uid, uid, hash),
-            untrusted_proxy: context.hub.untrusted_proxy(&pod.uid, uid, hash),
-            nearly_full: context.hub.nearly_full(&pod.uid, uid, hash),
-            store: context.hub.store_report(&pod.uid, store),
-            unreachable: context.hub.unreachable(&pod.uid),
+    let unlimited = find_unlimited(context, key, &services, &pods).await?;
+    let (pods, facts): (Vec<_>, Vec<_>) = pods.into_iter().unzip();
+    let addresses = match endpoint_slices.as_slice() {
+        [] => vec![None; pods.len()],
+        _ => context.pods.addresses(namespace, &pods).await?,
+    };
+    let reported = context.hub.reported(pods.iter().map(|pod| pod.uid.as_str()), uid, hash, store);
+    let with_reports = pods.into_iter().zip(facts).zip(addresses.into_iter().zip(reported));
+    let pods: Vec<CountedPod> = with_reports
+        .map(|((pod, facts), (addresses, reported))| CountedPod {
+            confirmation: reported.confirmation,
+            untrusted_proxy: reported.untrusted_proxy,
+            nearly_full: reported.nearly_full,
+            store: reported.store,
+            unreachable: reported.unreachable,
             pod,
             facts,
-            addresses,
+            addresses: addresses.unwrap_or_default(),
         })
-    };
-    let pods: Vec<CountedPod> =
-        futures::stream::iter(pods).map(with_reports).buffered(MAX_CONCURRENT).try_collect().await?;
+        .collect();
     let (mut idle, mut absent) = (None, None);
     if pods.iter().any(|pod| pod.confirmation == Confirmation::Applied) {
         context.absent.forget(key);
@@ -139,7 +130,7 @@ fn store_fact(context: &Context, namespace: &str, store: &str) -> StoreFact {
 /// Finds the pods without limits behind the Services that select a counted pod.
 async fn find_unlimited(
     context: &Context,
-    namespace: &str,
+    key: &PolicyKey,
     services: &[Arc<Service>],
     counted: &[Counted],
 ) -> kube::Result<Vec<UnlimitedPod>> {
@@ -149,34 +140,31 @@ async fn find_unlimited(
         .iter()
         .filter(|service| !service.is_ignored && kinds.iter().any(|(pod, _)| service.selects(&pod.labels)))
         .collect();
+    let names = of_counted.iter().map(|service| service.name.clone());
+    context.services_of_policies.set(key, names.collect());
     let counted: BTreeSet<_> = counted.iter().map(|(pod, _)| &pod.uid).collect();
-    let others = context.pods.select(namespace, |pod| {
-        !pod.deleting
+    let others = context.pods.select(&key.namespace, |pod| {
+        pod.ends.is_none()
             && !counted.contains(&pod.uid)
             && of_counted.iter().any(|service| service.selects(&pod.labels))
     });
-    futures::stream::iter(others)
-        .map(|pod| async {
-            Ok::<_, kube::Error>(unlimited(context, &pod).await?.map(|reason| (pod, reason)))
-        })
-        .buffered(MAX_CONCURRENT)
-        .try_filter_map(|found| async { Ok(found) })
-        .map_ok(|(pod, reason)| {
-            let services = of_counted.iter().filter(|service| service.selects(&pod.labels));
-            UnlimitedPod { services: services.map(|service| service.name.clone()).collect(), pod, reason }
-        })
-        .try_collect()
-        .await
+    let facts = context.pods.facts(&key.namespace, &others).await?;
+    let unlimited = others.into_iter().zip(facts).filter_map(|(pod, facts)| {
+        let reason = unlimited(&pod, &*facts?)?;
+        let services = of_counted.iter().filter(|service| service.selects(&pod.labels));
+        let services = services.map(|service| service.name.clone()).collect();
+        Some(UnlimitedPod { services, pod, reason })
+    });
+    Ok(unlimited.collect())
 }
 
-/// Returns why a pod applies no limits, or `None` if it may apply some or no longer exists.
-async fn unlimited(context: &Context, pod: &Arc<Pod>) -> kube::Result<Option<Unlimited>> {
-    let Some(facts) = context.pods.facts(pod).await? else { return Ok(None) };
-    Ok(match &facts.captured {
+/// Returns why a pod applies no limits, or `None` if it may apply some.
+fn unlimited(pod: &Pod, facts: &PodFacts) -> Option<Unlimited> {
+    match &facts.captured {
         _ if facts.injected => None,
         _ if is_opted_out(&pod.labels) => Some(Unlimited::OptedOut),
         _ if facts.host_network => Some(Unlimited::HostNetwork),
         Ok(_) => Some(Unlimited::NoSidecar),
         Err(error) => Some(Unlimited::Uncapturable(error.clone())),
-    })
+    }
 }

@@ -20,6 +20,12 @@ use sluice_config::message::{
 };
 use sluice_config::policy::DEFAULT_STORE;
 use tokio::net::TcpSocket;
+use tokio::sync::Mutex;
+
+/// Why no response arrives.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+/// A connection to the control port.
+type Connection = hyper::client::conn::http1::SendRequest<Full<Bytes>>;
 
 /// A client of the operator's control port, with an address of its own: the operator limits the failures of each source.
 #[derive(Clone)]
@@ -47,20 +53,26 @@ impl ControlClient {
         Self { address, source: Ipv4Addr::new(127, 7, high, low), tls: Arc::new(tls) }
     }
 
+    /// Opens a connection.
+    async fn open(&self) -> Result<Connection, Failure> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((self.source, 0).into())?;
+        let tcp = socket.connect(self.address).await?;
+        tcp.set_nodelay(true)?;
+        let name = ServerName::try_from("127.0.0.1")?;
+        let tls = tokio_rustls::TlsConnector::from(self.tls.clone()).connect(name, tcp).await?;
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(tls)).await?;
+        tokio::spawn(connection);
+        Ok(sender)
+    }
+
     /// Sends a request on a connection of its own.
     ///
     /// # Panics
     /// When no response arrives.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Response<Incoming> {
-        let socket = TcpSocket::new_v4().expect("a socket");
-        socket.bind((self.source, 0).into()).expect("an address of loopback");
-        let tcp = socket.connect(self.address).await.expect("the control port listens");
-        let name = ServerName::try_from("127.0.0.1").expect("an address");
-        let tls = tokio_rustls::TlsConnector::from(self.tls.clone()).connect(name, tcp).await.expect("TLS");
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(tls)).await.expect("HTTP");
-        tokio::spawn(connection);
-        sender.send_request(request).await.expect("a response")
+        let mut connection = self.open().await.expect("a connection");
+        connection.send_request(request).await.expect("a response")
     }
 
     /// Opens a session.
@@ -69,20 +81,36 @@ impl ControlClient {
     /// The status code with which the operator rejected it.
     ///
     /// # Panics
-    /// When the response does not name the session.
+    /// When no response arrives, or it does not name the session.
     pub async fn connect(&self, token: &str, last_event_id: Option<&str>) -> Result<Session, StatusCode> {
+        self.try_connect(token, last_event_id).await.expect("a response")
+    }
+
+    /// Opens a session, or returns the status code with which the operator rejected it.
+    ///
+    /// # Errors
+    /// When no response arrives.
+    ///
+    /// # Panics
+    /// When the response does not name the session.
+    pub async fn try_connect(
+        &self,
+        token: &str,
+        last_event_id: Option<&str>,
+    ) -> Result<Result<Session, StatusCode>, Failure> {
         let mut request = Request::get("/v1/stream")
             .header("host", "control")
             .header("authorization", format!("Bearer {token}"));
         if let Some(id) = last_event_id {
             request = request.header("last-event-id", id);
         }
-        let response = self.send(request.body(Full::default()).expect("a request")).await;
+        let response = self.open().await?.send_request(request.body(Full::default())?).await?;
         if response.status() != StatusCode::OK {
-            return Err(response.status());
+            return Ok(Err(response.status()));
         }
         let name = response.headers()[SESSION_HEADER].to_str().expect("the session's name").to_owned();
-        Ok(Session { control: self.clone(), body: response.into_body(), buffer: String::new(), name })
+        let (control, body) = (self.clone(), response.into_body());
+        Ok(Ok(Session { control, body, buffer: String::new(), name, reports: Mutex::default() }))
     }
 }
 
@@ -92,6 +120,8 @@ pub struct Session {
     body: Incoming,
     buffer: String,
     name: String,
+    /// The connection on which it reports.
+    reports: Mutex<Option<Connection>>,
 }
 
 impl Session {
@@ -165,6 +195,16 @@ impl Session {
         self.send(policies.into_iter().collect(), store, BTreeMap::new(), Vec::new()).await;
     }
 
+    /// Sends a report if the session still lasts.
+    pub async fn try_report(
+        &self,
+        policies: impl IntoIterator<Item = (String, PolicyReport)>,
+        store: StoreReport,
+    ) {
+        // The stream tells the caller that the session has ended.
+        let _ = self.try_send(policies.into_iter().collect(), store, BTreeMap::new(), Vec::new()).await;
+    }
+
     /// Sends a report, with the ports of applications that are not reached.
     ///
     /// # Panics
@@ -193,6 +233,17 @@ impl Session {
         resets: BTreeMap<String, ResetReport>,
         unreachable: Vec<u16>,
     ) {
+        let status = self.try_send(policies, store, resets, unreachable).await.expect("a response");
+        assert_eq!(status, StatusCode::NO_CONTENT);
+    }
+
+    async fn try_send(
+        &self,
+        policies: BTreeMap<String, PolicyReport>,
+        store: StoreReport,
+        resets: BTreeMap<String, ResetReport>,
+        unreachable: Vec<u16>,
+    ) -> Result<StatusCode, Failure> {
         let report = Report {
             version: VERSION,
             session: self.name.clone(),
@@ -206,7 +257,15 @@ impl Session {
         let request =
             Request::post("/v1/reports").header("host", "control").header("content-type", "application/json");
         let request = request.header("sluice-stream", &self.name);
-        let response = self.control.send(request.body(Full::from(body)).expect("a request")).await;
-        assert_eq!(response.status(), StatusCode::NO_CONTENT);
+        // All reports of a session share a connection, as a sidecar's do.
+        let mut reports = self.reports.lock().await;
+        let mut connection = match reports.take().filter(|connection| !connection.is_closed()) {
+            Some(connection) => connection,
+            None => self.control.open().await?,
+        };
+        connection.ready().await?;
+        let response = connection.send_request(request.body(Full::from(body))?).await?;
+        *reports = Some(connection);
+        Ok(response.status())
     }
 }

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
-use kube::api::PartialObjectMeta;
-use kube::{Resource as _, ResourceExt as _};
+use kube::ResourceExt as _;
+use kube::api::ObjectMeta;
 use sluice_config::ADMIN_PORT;
 use sluice_crds::PORTS_ANNOTATION;
 
@@ -28,8 +28,8 @@ pub struct Pod {
     pub name: String,
     /// Labels of the pod.
     pub labels: BTreeMap<String, String>,
-    /// Whether the pod is being deleted.
-    pub deleting: bool,
+    /// Time at which the pod is to have ended, if it is being deleted.
+    pub ends: Option<Timestamp>,
     /// Time at which it was created.
     pub created: Option<Timestamp>,
     /// The workload that created the pod, as kubectl names it: `deployment/checkout`.
@@ -52,14 +52,15 @@ pub struct Controller {
 }
 
 impl Pod {
-    pub(in crate::cluster) fn read(object: &PartialObjectMeta<core::Pod>) -> Self {
-        let labels = object.labels().clone();
+    pub(in crate::cluster) fn read(metadata: &ObjectMeta) -> Self {
+        let labels = metadata.labels.clone().unwrap_or_default();
         // Messages show commands with this name, and the API server does not check it.
         let is_plain = |text: &str| {
             !text.is_empty()
                 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'))
         };
-        let controller = object.owner_references().iter().find(|owner| owner.controller == Some(true));
+        let controller =
+            metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
         let owner = controller.filter(|owner| is_plain(&owner.name) && is_plain(&owner.kind)).map(|owner| {
             // A Deployment owns a ReplicaSet named after itself and the hash of the pod template.
             let deployment =
@@ -70,12 +71,12 @@ impl Pod {
             }
         });
         Self {
-            uid: object.uid().unwrap_or_default(),
-            namespace: object.namespace().unwrap_or_default(),
-            name: object.name_any(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
             labels,
-            created: object.meta().creation_timestamp.as_ref().map(|time| time.0),
-            deleting: object.meta().deletion_timestamp.is_some(),
+            created: metadata.creation_timestamp.as_ref().map(|time| time.0),
+            ends: metadata.deletion_timestamp.as_ref().map(|time| time.0),
             owner,
             controller: controller.map(|owner| Controller {
                 api_version: owner.api_version.clone(),

@@ -9,45 +9,104 @@ use serde_json::json;
 use super::*;
 use crate::injection::inject::tests::config;
 
+/// A table of pods whose API server counts the requests. Its pods have their names as UIDs.
+struct Counted {
+    pods: Pods,
+    requests: Arc<AtomicUsize>,
+}
+
+/// Returns a pod as the API server has it.
+fn object(name: &str) -> serde_json::Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "n", "name": name, "uid": name},
+        "spec": {"containers": [{
+            "name": "sluice-sidecar", "args": ["--proxy=0.0.0.0:8790=127.0.0.1:8080"],
+            "volumeMounts": [{"name": "sluice-identity", "mountPath": "/identity"}],
+        }]},
+        "status": {"podIP": "10.0.0.1"},
+    })
+}
+
+impl Counted {
+    fn new() -> Self {
+        let requests = Arc::<AtomicUsize>::default();
+        let sent = requests.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            sent.fetch_add(1, Ordering::SeqCst);
+            async move {
+                // Others ask meanwhile.
+                tokio::task::yield_now().await;
+                let response = match request.uri().path().rsplit('/').next().unwrap_or_default() {
+                    "pods" => {
+                        let items: Vec<_> = (0..100).map(|n| object(&n.to_string())).collect();
+                        json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items})
+                    }
+                    name => object(name),
+                };
+                Ok::<_, Infallible>(Response::new(Body::from(response.to_string().into_bytes())))
+            }
+        });
+        let client = kube::Client::new(service, "default");
+        Self { pods: Pods::new(client, Arc::new(config(true)), LimitRanges::default()), requests }
+    }
+
+    /// Does what the watch does for a pod.
+    fn insert(&self, name: &str) -> Arc<Pod> {
+        let object: PartialObjectMeta<core::Pod> = serde_json::from_value(object(name)).unwrap();
+        let pod = Arc::new(Pod::read(&object.metadata));
+        self.pods.insert(pod.clone());
+        pod
+    }
+
+    async fn facts(&self, pod: &Arc<Pod>) -> Option<Arc<PodFacts>> {
+        self.pods.facts("n", std::slice::from_ref(pod)).await.unwrap().remove(0)
+    }
+
+    fn requests(&self) -> usize {
+        self.requests.swap(0, Ordering::SeqCst)
+    }
+}
+
 #[tokio::test]
 async fn all_who_need_a_pod_at_a_time_wait_for_one_request() {
-    let requests = Arc::<AtomicUsize>::default();
-    let sent = requests.clone();
-    let service = tower::service_fn(move |request: Request<Body>| {
-        sent.fetch_add(1, Ordering::SeqCst);
-        async move {
-            // Others ask meanwhile.
-            tokio::task::yield_now().await;
-            let name = request.uri().path().rsplit('/').next().unwrap_or_default();
-            let pod = json!({
-                "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "n", "name": name, "uid": name},
-                "spec": {"containers": []}, "status": {"podIP": "10.0.0.1"},
-            });
-            Ok::<_, Infallible>(Response::new(Body::from(pod.to_string().into_bytes())))
-        }
-    });
-    let client = kube::Client::new(service, "default");
-    let pods = Pods::new(client, Arc::new(config(true)), LimitRanges::default());
-    let pod = |uid: &str| {
-        let object = json!({"metadata": {"namespace": "n", "name": uid, "uid": uid}});
-        let object: PartialObjectMeta<core::Pod> = serde_json::from_value(object).unwrap();
-        Arc::new(Pod::read(&object))
-    };
-    let (one, another) = (pod("1"), pod("2"));
-    for pod in [&one, &another] {
-        pods.insert(pod.clone());
-    }
-    let facts = join_all((0..10).map(|_| pods.facts(&one))).await;
-    assert!(facts.iter().all(|facts| facts.as_ref().unwrap().is_some()));
-    assert_eq!(requests.load(Ordering::SeqCst), 1);
-    assert!(pods.facts(&another).await.unwrap().is_some());
-    assert_eq!(requests.load(Ordering::SeqCst), 2, "of another pod");
+    let table = Counted::new();
+    let (one, another) = (table.insert("1"), table.insert("2"));
+    let facts = join_all((0..10).map(|_| table.facts(&one))).await;
+    assert!(facts.iter().all(Option::is_some));
+    assert_eq!(table.requests(), 1);
+    assert!(table.facts(&another).await.is_some());
+    assert_eq!(table.requests(), 1, "of another pod");
     // The addresses came with the facts, until the pod changes.
-    pods.addresses(&one).await.unwrap();
-    assert_eq!(requests.load(Ordering::SeqCst), 2);
-    let changed = pod("1");
-    pods.insert(changed.clone());
-    let addresses = join_all((0..10).map(|_| pods.addresses(&changed))).await;
-    assert!(addresses.iter().all(|addresses| addresses.as_ref().unwrap().len() == 1));
-    assert_eq!(requests.load(Ordering::SeqCst), 3);
+    let addresses = async |pod: &Arc<Pod>| {
+        table.pods.addresses("n", std::slice::from_ref(pod)).await.unwrap().remove(0).unwrap()
+    };
+    addresses(&one).await;
+    assert_eq!(table.requests(), 0);
+    let changed = table.insert("1");
+    let all = join_all((0..10).map(|_| addresses(&changed))).await;
+    assert!(all.iter().all(|addresses| addresses.len() == 1));
+    assert_eq!(table.requests(), 1);
+}
+
+#[tokio::test]
+async fn many_pods_of_a_namespace_are_listed() {
+    let table = Counted::new();
+    let pods: Vec<_> = (0..100).map(|n| table.insert(&n.to_string())).collect();
+    let facts = join_all(pods.iter().map(|pod| table.facts(pod))).await;
+    assert!(facts.iter().all(Option::is_some));
+    assert_eq!(table.requests(), 2, "the first one alone, then all others");
+}
+
+#[tokio::test]
+async fn a_pod_that_is_read_before_the_watch_reports_it_is_not_read_again() {
+    let table = Counted::new();
+    let (pod, facts) = table.pods.read_unreported("n", "1").await.unwrap().unwrap();
+    assert!(facts.injected && table.pods.get("n", "1").is_none());
+    let reported = table.insert("1");
+    assert_eq!(pod, reported);
+    assert_eq!(table.facts(&reported).await, Some(facts));
+    assert_eq!(table.requests(), 1);
+    assert!(!table.pods.is_gone("n", "1"));
+    table.pods.remove("n", "1");
+    assert!(table.pods.is_gone("n", "1") && table.facts(&reported).await.is_none());
 }

@@ -1,8 +1,9 @@
 //! The desired state of one pod.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use sluice_config::message::{Policies, Replica, ResetOrder, ResetUid, VERSION};
+use sluice_config::message::{PublishedPolicy, Replica, ResetOrder, ResetUid};
 use sluice_config::store_access::StoreChoices;
 use tokio::time::Instant;
 
@@ -19,11 +20,22 @@ pub struct Desired {
     /// Resets that the pod takes part in.
     pub resets: BTreeMap<ResetUid, ResetOrder>,
     /// All policies of the pod, if requested.
-    pub policies: Option<Policies>,
+    pub policies: Option<DesiredPolicies>,
     /// UIDs of policies that are held back until their replicas are known. The pod keeps its version of them.
     pub held: BTreeSet<String>,
     /// Time at which the first hold ends.
     pub held_until: Option<Instant>,
+}
+
+/// The policies of one pod, by UID.
+#[derive(Debug, Default)]
+pub struct DesiredPolicies {
+    /// Policies that it receives.
+    pub policies: BTreeMap<String, Arc<PublishedPolicy>>,
+    /// Policies of which it keeps its version.
+    pub keep: Vec<String>,
+    /// Policies that it receives unless it has a version of them.
+    pub fallback: BTreeMap<String, Arc<PublishedPolicy>>,
 }
 
 impl Hub {
@@ -37,19 +49,12 @@ impl Hub {
             kept_stores: Vec::new(),
             replicas: BTreeMap::new(),
             resets: state.resets_of(pod_uid, session),
-            policies: with_policies.then(|| Policies {
-                version: VERSION,
-                full: true,
-                policies: BTreeMap::new(),
-                removed: Vec::new(),
-                keep: Vec::new(),
-                fallback: BTreeMap::new(),
-            }),
+            policies: with_policies.then(DesiredPolicies::default),
             held: BTreeSet::new(),
             held_until: None,
         };
         let mut stores = BTreeSet::new();
-        for (uid, policy) in state.policies.iter().filter(|(_, policy)| policy.selects(&session.identity)) {
+        for (uid, policy) in state.policies_of(session) {
             match &policy.published {
                 Some(_) if !policy.is_fallback => drop(stores.insert(policy.store.as_str())),
                 // The edit that the sidecar keeps is not known.

@@ -1,5 +1,6 @@
 //! Policies in the hub.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -7,9 +8,10 @@ use sluice_config::policy::{BlobHash, Mode};
 use sluice_crds::policy::PodSelection;
 use tokio::time::Instant;
 
-use super::{DistributedPolicy, Hub, State};
+use super::{DistributedPolicy, Hub};
 use crate::distribution::publication::Publication;
 use crate::distribution::replicas::Replicas;
+use crate::distribution::wakeup::Changed;
 use crate::object_key::PolicyKey;
 use crate::pod_selector::PodSelector;
 
@@ -45,8 +47,11 @@ impl Hub {
             published_at,
             replicas,
         };
-        state.policies.insert(uid.to_owned(), policy);
-        let mode = state.mode;
+        let before = state.policies.insert(uid, policy);
+        let (mode, after) = (state.mode, state.policies.get(uid));
+        state.wake(&key.namespace, Changed::Policies, |session| {
+            [before.as_ref(), after].into_iter().flatten().any(|policy| policy.selects(&session.identity))
+        });
         drop(state);
         self.changed();
         (published_at, mode)
@@ -64,16 +69,16 @@ impl Hub {
     #[must_use]
     pub fn blob(&self, session: &str, hash: &BlobHash) -> Option<Bytes> {
         let state = self.lock();
-        let session = state.sessions.values().find(|known| known.name == session && !known.ended)?;
-        let policies = state.policies.values().filter(|policy| policy.selects(&session.identity));
-        let mut blobs = policies.flat_map(|policy| policy.blobs.iter().chain(&policy.previous_blobs));
+        let session = state.sessions.get(state.names.get(session)?).filter(|session| !session.ended)?;
+        let policies = state.policies_of(session);
+        let mut blobs = policies.flat_map(|(_, policy)| policy.blobs.iter().chain(&policy.previous_blobs));
         blobs.find(|blob| blob.hash == *hash).map(|blob| blob.bytes.clone())
     }
 
     /// Records that the newest edit of a policy cannot be published. Sidecars keep the last one that was.
     pub fn keep_published(&self, uid: &str, key: &PolicyKey) {
         let mut state = self.lock();
-        if state.policies.contains_key(uid) {
+        if state.policies.get(uid).is_some() {
             return;
         }
         // It selects every pod of the namespace, because any of them may have a valid edit from a former
@@ -91,16 +96,28 @@ impl Hub {
             published_at: Instant::now(),
             replicas: Replicas::default(),
         };
-        state.policies.insert(uid.to_owned(), policy);
+        state.policies.insert(uid, policy);
+        state.wake(&key.namespace, Changed::Policies, |_| true);
         drop(state);
         self.changed();
     }
 
     /// Removes a deleted policy.
     pub fn remove(&self, uid: &str) {
-        if self.lock().policies.remove(uid).is_some() {
-            self.changed();
-        }
+        let mut state = self.lock();
+        let Some(policy) = state.policies.remove(uid) else { return };
+        state.wake(&policy.key.namespace, Changed::Policies, |session| policy.selects(&session.identity));
+        drop(state);
+        self.changed();
+    }
+
+    /// Returns the policies of a namespace that select pods with some of these labels.
+    #[must_use]
+    pub fn selecting(&self, namespace: &str, labels: &[&BTreeMap<String, String>]) -> Vec<PolicyKey> {
+        let state = self.lock();
+        let policies = state.policies.in_namespace(namespace).map(|(_, policy)| policy);
+        let selecting = policies.filter(|policy| labels.iter().any(|labels| policy.selector.matches(labels)));
+        selecting.map(|policy| policy.key.clone()).collect()
     }
 
     /// Returns the selector of the last valid edit of a policy.
@@ -122,27 +139,36 @@ impl Hub {
         let mut state = self.lock();
         let policy = state.policies.get_mut(uid).filter(|policy| policy.published.is_some());
         let Some(policy) = policy.filter(|policy| policy.selector != selector) else { return };
-        policy.selector = selector;
+        let before = std::mem::replace(&mut policy.selector, selector);
         // They are counted next.
         policy.replicas = Replicas::after_edit(false, Some(&policy.replicas), false);
+        if let Some(policy) = state.policies.get(uid) {
+            state.wake(&policy.key.namespace, Changed::Policies, |session| {
+                policy.selects(&session.identity) || before.matches(&session.identity.labels)
+            });
+        }
         drop(state);
         self.changed();
     }
 
     /// Sets the replicas of a policy, by the UIDs of the pods, unless its selector has changed since they
-    /// were counted. If the replicas have changed, wakes the sessions of all selected pods.
-    pub fn set_replicas(&self, uid: &str, selector: &PodSelector, pods: Vec<String>) {
+    /// were counted. If the replicas have changed, wakes the sessions of all selected pods, at once if the policy is held
+    /// back until they are known.
+    pub fn set_replicas(self: &Arc<Self>, uid: &str, selector: &PodSelector, pods: Vec<String>) {
         let mut state = self.lock();
-        let State { policies, sessions, .. } = &mut *state;
-        let Some(policy) = policies.get_mut(uid).filter(|policy| policy.selector == *selector) else {
-            return;
-        };
+        let policy = state.policies.get_mut(uid).filter(|policy| policy.selector == *selector);
+        let Some(policy) = policy else { return };
+        let was_held = policy.replicas.held_until().is_some();
         if !policy.replicas.set(pods) {
             return;
         }
         // A selected pod that is not among the replicas is counted in addition, so its count has changed too.
-        for session in sessions.values().filter(|session| policy.selects(&session.identity)) {
-            session.replicas_changed.notify_one();
+        let namespace = policy.key.namespace.clone();
+        match state.policies.get(uid) {
+            Some(policy) if was_held => {
+                state.wake(&namespace, Changed::Policies, |session| policy.selects(&session.identity));
+            }
+            _ => self.wake_for_replicas(&mut state, &namespace, uid),
         }
     }
 }

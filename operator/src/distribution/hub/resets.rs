@@ -1,6 +1,6 @@
 //! Resets of single clients in the hub: which pods take part, which of them removes the counter, and what they report.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,18 +11,16 @@ use tokio::time::Instant;
 use super::{DistributedPolicy, Hub, State};
 use crate::distribution::clients::reset::{ActiveReset, PodProgress, Reset, ResetProgress};
 use crate::distribution::session::Session;
+use crate::distribution::wakeup::Changed;
 
 /// Time that the chosen pod has to remove a counter before another one is chosen.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl State {
     fn policy_of(&self, reset: &Reset) -> Option<(&str, &DistributedPolicy)> {
-        let is_of = |policy: &DistributedPolicy| {
-            policy.published.is_some()
-                && policy.key.namespace == reset.namespace
-                && policy.key.name == reset.policy
-        };
-        let (uid, policy) = self.policies.iter().find(|(_, policy)| is_of(policy))?;
+        let is_of =
+            |policy: &DistributedPolicy| policy.published.is_some() && policy.key.name == reset.policy;
+        let (uid, policy) = self.policies.in_namespace(&reset.namespace).find(|(_, policy)| is_of(policy))?;
         Some((uid, policy))
     }
 
@@ -31,7 +29,8 @@ impl State {
         &'a self,
         policy: &'a DistributedPolicy,
     ) -> impl Iterator<Item = (&'a String, &'a Session)> {
-        self.sessions.iter().filter(|(_, session)| !session.ended && policy.selects(&session.identity))
+        let of_namespace = self.sessions.in_namespace(&policy.key.namespace);
+        of_namespace.filter(|(_, session)| !session.ended && policy.selects(&session.identity))
     }
 
     fn progress(&self, uid: &str, active: &ActiveReset) -> ResetProgress {
@@ -147,26 +146,31 @@ impl Hub {
         let mut guard = self.lock();
         let (state, now) = (&mut *guard, Instant::now());
         let mut before = std::mem::take(&mut state.resets);
-        let mut changed = before.keys().any(|uid| !resets.contains_key(uid));
+        let removed = before.iter().filter(|(uid, _)| !resets.contains_key(*uid));
+        let mut changed: BTreeSet<_> = removed.map(|(_, active)| active.reset.namespace.clone()).collect();
         let mut progress = BTreeMap::new();
         let mut all = BTreeMap::new();
         for (uid, reset) in resets {
             let mut active = before.remove(&uid).unwrap_or_else(|| {
-                changed = true;
+                changed.insert(reset.namespace.clone());
                 ActiveReset { reset, remover: None, removed_at: None }
             });
             if active.removed_at.is_none() {
                 let remover = state.remover_of(&uid, &active, now);
-                changed |=
-                    active.remover.as_ref().map(|(pod, _)| pod) != remover.as_ref().map(|(pod, _)| pod);
+                if active.remover.as_ref().map(|(pod, _)| pod) != remover.as_ref().map(|(pod, _)| pod) {
+                    changed.insert(active.reset.namespace.clone());
+                }
                 active.remover = remover;
             }
             progress.insert(uid.clone(), state.progress(&uid, &active));
             all.insert(uid, active);
         }
         state.resets = all;
+        for namespace in &changed {
+            state.wake(namespace, Changed::Live, |_| true);
+        }
         drop(guard);
-        if changed {
+        if !changed.is_empty() {
             self.changed();
         }
         progress

@@ -4,15 +4,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sluice_config::PolicyHash;
-use sluice_config::message::{Report, StoreReport, UntrustedProxy};
-use tokio::sync::{Notify, mpsc};
+use sluice_config::message::Report;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::Hub;
+use super::{Hub, State};
 use crate::distribution::identity::Identity;
 use crate::distribution::session::{
-    Confirmation, EXPIRY, Session, sanitized, sanitized_ports, sanitized_reset, sanitized_store,
+    EXPIRY, Reported, Session, sanitized, sanitized_ports, sanitized_reset, sanitized_store,
 };
+use crate::distribution::wakeup::{Changed, Wakeup};
+
+impl State {
+    fn remove_session(&mut self, pod_uid: &str) -> Option<Session> {
+        let session = self.sessions.remove(pod_uid)?;
+        self.names.remove(&session.name);
+        Some(session)
+    }
+}
 
 impl Hub {
     /// Begins a session. An older session of the same pod ends, and its reports count until they expire or
@@ -20,7 +29,7 @@ impl Hub {
     pub fn connect(self: &Arc<Self>, identity: Identity, name: &str) -> mpsc::Receiver<()> {
         let (close, closed) = mpsc::channel(1);
         let mut state = self.lock();
-        let old = state.sessions.remove(&identity.pod_uid);
+        let old = state.remove_session(&identity.pod_uid);
         let (reports, stores) =
             old.map_or((BTreeMap::new(), BTreeMap::new()), |old| (old.reports, old.stores));
         let session = Session {
@@ -32,12 +41,13 @@ impl Hub {
             unreachable_told: false,
             expires: Some(Instant::now() + EXPIRY),
             ended: false,
-            replicas_changed: Arc::default(),
+            wakeup: Arc::default(),
             _close: close,
             identity,
         };
         let pod_uid = session.identity.pod_uid.clone();
-        state.sessions.insert(pod_uid.clone(), session);
+        state.sessions.insert(&pod_uid, session);
+        state.names.insert(name.to_owned(), pod_uid.clone());
         drop(state);
         // The sidecar may never report in the new session.
         self.expire_later(&pod_uid, name);
@@ -64,12 +74,10 @@ impl Hub {
             tokio::time::sleep(EXPIRY).await;
             let mut state = hub.lock();
             let session = state.sessions.get(&pod_uid).filter(|session| session.name == name);
-            let Some(ended) = session.filter(|session| !session.counts()).map(|session| session.ended) else {
-                return;
-            };
-            let keys = state.policies_of(&pod_uid);
-            if ended {
-                state.sessions.remove(&pod_uid);
+            let Some(session) = session.filter(|session| !session.counts()) else { return };
+            let keys: Vec<_> = state.policies_of(session).map(|(_, policy)| policy.key.clone()).collect();
+            if session.ended {
+                state.remove_session(&pod_uid);
             }
             drop(state);
             hub.store_reports.notify_one();
@@ -79,7 +87,7 @@ impl Hub {
 
     /// Ends the session of a deleted pod and discards its reports.
     pub fn remove_pod(&self, pod_uid: &str) {
-        self.lock().sessions.remove(pod_uid);
+        self.lock().remove_session(pod_uid);
     }
 
     /// Updates the labels of a pod.
@@ -88,31 +96,29 @@ impl Hub {
         let session = state.sessions.get_mut(pod_uid).filter(|session| session.identity.labels != *labels);
         if let Some(session) = session {
             session.identity.labels.clone_from(labels);
-            drop(state);
-            self.changed();
+            session.wakeup.wake(Changed::Policies);
         }
     }
 
     /// Reports whether there is a session of this name.
     #[must_use]
     pub fn has_session(&self, name: &str) -> bool {
-        self.lock().sessions.values().any(|session| session.name == name)
+        self.lock().names.contains_key(name)
     }
 
     /// Takes a report. Returns false if the session does not exist.
     pub fn report(&self, report: Report) -> bool {
         let mut state = self.lock();
-        let found = state.sessions.iter().find(|(_, session)| session.name == report.session);
-        let Some(pod_uid) = found.map(|(uid, _)| uid.clone()) else { return false };
-        let keys = state.policies_of(&pod_uid);
+        let Some(pod_uid) = state.names.get(&report.session).cloned() else { return false };
+        let Some(session) = state.sessions.get(&pod_uid) else { return false };
+        let namespace = session.identity.namespace.clone();
         let reports: BTreeMap<_, _> = report
             .policies
             .into_iter()
-            .filter(|(uid, _)| state.policies.contains_key(uid))
+            .filter(|(uid, _)| state.policies.get(uid).is_some())
             .map(|(uid, report)| (uid, sanitized(report)))
             .collect();
-        let namespace = state.sessions.get(&pod_uid).map(|session| session.identity.namespace.clone());
-        let known: BTreeSet<_> = state.stores.names(&namespace.unwrap_or_default()).collect();
+        let known: BTreeSet<_> = state.stores.names(&namespace).collect();
         let stores = report.stores.into_iter().filter(|(name, _)| known.contains(name.as_str()));
         let stores: BTreeMap<_, _> = stores.map(|(name, report)| (name, sanitized_store(report))).collect();
         let resets: BTreeMap<_, _> = report
@@ -121,20 +127,24 @@ impl Hub {
             .filter(|(uid, _)| state.resets.contains_key(uid))
             .map(|(uid, report)| (uid, sanitized_reset(report)))
             .collect();
+        let unreachable = sanitized_ports(report.unreachable);
+        let stores_changed = session.stores != stores || session.expires.is_some();
+        let all_changed = stores_changed || session.unreachable != unreachable;
+        let has_changed = |uid: &String| all_changed || session.reports.get(uid) != reports.get(uid);
+        let changed = state.policies_of(session).filter(|(uid, _)| has_changed(uid));
+        let changed: Vec<_> = changed.map(|(_, policy)| policy.key.clone()).collect();
         let removed = state.take_reset_reports(&pod_uid, &resets);
         state.take_shadow_denied(&pod_uid, &report.shadow_denied);
         let Some(session) = state.sessions.get_mut(&pod_uid) else { return false };
-        let unreachable = sanitized_ports(report.unreachable);
-        let changed = session.reports != reports
-            || session.stores != stores
-            || session.unreachable != unreachable
-            || session.expires.is_some();
         session.unreachable_told &= !unreachable.is_empty();
         session.unreachable = unreachable;
         let resets_changed = std::mem::replace(&mut session.resets, resets.clone()) != resets;
         session.reports = reports;
         session.stores = stores;
         session.expires = None;
+        if removed {
+            state.wake(&namespace, Changed::Live, |_| true);
+        }
         drop(state);
         if removed {
             self.changed();
@@ -142,49 +152,28 @@ impl Hub {
         if resets_changed {
             self.reset_reports.notify_one();
         }
-        if changed {
+        if stores_changed {
             self.store_reports.notify_one();
-            self.queue.add_all(keys);
         }
+        self.queue.add_all(changed);
         true
     }
 
-    /// Returns the last report of a pod's sidecar about this edit of a policy.
+    /// Returns what the sidecars of pods have reported last about this edit of a policy and about a store.
     #[must_use]
-    pub fn confirmation(&self, pod_uid: &str, policy_uid: &str, hash: &PolicyHash) -> Confirmation {
-        let state = self.lock();
-        let session = state.sessions.get(pod_uid).filter(|session| session.counts());
-        session.map_or(Confirmation::NotConnected, |session| session.confirmation(policy_uid, hash))
-    }
-
-    /// Returns the proxy through which most requests reach a pod, if this edit of a policy does not trust it.
-    #[must_use]
-    pub fn untrusted_proxy(
+    pub fn reported<'a>(
         &self,
-        pod_uid: &str,
+        pods: impl Iterator<Item = &'a str>,
         policy_uid: &str,
         hash: &PolicyHash,
-    ) -> Option<UntrustedProxy> {
+        store: &str,
+    ) -> Vec<Reported> {
         let state = self.lock();
-        let session = state.sessions.get(pod_uid).filter(|session| session.counts())?;
-        session.untrusted_proxy(policy_uid, hash)
-    }
-
-    /// Returns the names of the limits of this edit of a policy that have nearly as many keys as they may have, as a pod
-    /// reports them.
-    #[must_use]
-    pub fn nearly_full(&self, pod_uid: &str, policy_uid: &str, hash: &PolicyHash) -> Vec<String> {
-        let state = self.lock();
-        let session = state.sessions.get(pod_uid).filter(|session| session.counts());
-        session.map(|session| session.nearly_full(policy_uid, hash)).unwrap_or_default()
-    }
-
-    /// Returns the ports of the applications that a pod's sidecar has not reached for a minute although requests came.
-    #[must_use]
-    pub fn unreachable(&self, pod_uid: &str) -> Vec<u16> {
-        let state = self.lock();
-        let session = state.sessions.get(pod_uid).filter(|session| session.counts());
-        session.map(|session| session.unreachable.clone()).unwrap_or_default()
+        let reported = pods.map(|pod| {
+            let session = state.sessions.get(pod).filter(|session| session.counts());
+            session.map_or(Reported::NOTHING, |session| session.reported(policy_uid, hash, store))
+        });
+        reported.collect()
     }
 
     /// Reports whether an event is to tell that a pod's application is not reached: once, until it is reached again.
@@ -194,19 +183,10 @@ impl Hub {
         session.is_some_and(|session| !std::mem::replace(&mut session.unreachable_told, true))
     }
 
-    /// Returns the last report of a pod's sidecar about a store, or `None` if it is not connected or has not reported
-    /// on it.
-    #[must_use]
-    pub fn store_report(&self, pod_uid: &str, store: &str) -> Option<StoreReport> {
-        let state = self.lock();
-        let session = state.sessions.get(pod_uid).filter(|session| session.counts())?;
-        session.stores.get(store).cloned()
-    }
-
     /// Returns the namespaces of the pods that have sessions.
     #[must_use]
     pub fn namespaces_with_sessions(&self) -> BTreeSet<String> {
-        self.lock().sessions.values().map(|session| session.identity.namespace.clone()).collect()
+        self.lock().sessions.namespaces().cloned().collect()
     }
 
     /// Returns the number of sessions, including recently ended ones.
@@ -215,10 +195,9 @@ impl Hub {
         self.lock().sessions.len()
     }
 
-    /// Returns what is notified when the replicas of one of the pod's policies change, or `None` if the pod
-    /// has no session.
+    /// Returns what wakes the session of a pod, or `None` if it has none.
     #[must_use]
-    pub fn replica_changes(&self, pod_uid: &str) -> Option<Arc<Notify>> {
-        self.lock().sessions.get(pod_uid).map(|session| session.replicas_changed.clone())
+    pub(in crate::distribution) fn wakeup(&self, pod_uid: &str) -> Option<Arc<Wakeup>> {
+        self.lock().sessions.get(pod_uid).map(|session| session.wakeup.clone())
     }
 }

@@ -24,8 +24,10 @@ impl State {
             .iter()
             .flat_map(|(policy, limits)| limits.iter().map(move |(limit, sketch)| (policy, limit, sketch)));
         for (name, limit, sketch) in limits.take(MAX_SHADOW_DENIED) {
-            let mut policies = self.policies.values().filter(|policy| policy.key.name == *name);
-            let Some(policy) = policies.find(|policy| policy.selects(&session.identity)) else { continue };
+            let Some((_, policy)) = self.policies_of(session).find(|(_, policy)| policy.key.name == *name)
+            else {
+                continue;
+            };
             let key = (policy.key.clone(), limit.clone());
             let has_room = self.shadow_denied.len() < MAX_LIMITS || self.shadow_denied.contains_key(&key);
             if let (true, true, Ok(sketch)) = (is_shadow(policy, limit, self.mode), has_room, sketch.parse())

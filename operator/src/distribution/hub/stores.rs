@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::{DistributedPolicy, Hub, State};
 use crate::distribution::stores::{HubStores, SidecarReport};
+use crate::distribution::wakeup::Changed;
 use crate::object_key::StoreKey;
 
 /// Longest time for which a policy is held back until its namespace can use the store. Afterwards, sidecars enforce it
@@ -48,8 +49,15 @@ impl Hub {
     /// Sets the stores, with the access to them.
     pub fn set_stores(&self, stores: HubStores) {
         let mut state = self.lock();
-        let changed = state.stores != stores;
-        state.stores = stores;
+        let before = std::mem::replace(&mut state.stores, stores);
+        let changed = state.stores != before;
+        for namespace in state.sessions.namespaces().filter(|_| changed) {
+            let names: BTreeSet<_> = before.names(namespace).chain(state.stores.names(namespace)).collect();
+            let choices = |stores: &HubStores| stores.choices(namespace, names.iter().copied());
+            if choices(&before) != choices(&state.stores) {
+                state.wake(namespace, Changed::Policies, |_| true);
+            }
+        }
         drop(state);
         self.readiness.send_if_modified(|readiness| !std::mem::replace(&mut readiness.stores, true));
         if changed {

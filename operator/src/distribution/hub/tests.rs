@@ -8,12 +8,20 @@ use crate::distribution::fixtures::{
     POD_UID, hub, identity, key, policies, publication, publish, selector, shared, strict,
 };
 use crate::distribution::session::{Confirmation, EXPIRY};
+use crate::distribution::stores::StoreSource;
+use crate::object_key::StoreKey;
+use futures::FutureExt as _;
 use sluice_config::policy::DEFAULT_STORE;
 
-/// Publishes a policy for pods labelled `app: a` and returns its hash.
 mod resets;
 mod shadow;
 
+/// Returns what the pod has confirmed of the policy `1`.
+fn confirmation(hub: &Hub, hash: &PolicyHash) -> Confirmation {
+    hub.reported([POD_UID].into_iter(), "1", hash, DEFAULT_STORE).remove(0).confirmation
+}
+
+/// Publishes a policy for pods labelled `app: a` and returns its hash.
 fn publish_one(hub: &Hub) -> PolicyHash {
     publish(hub, "1", selector("a"), &strict());
     PolicyHash::of(&strict().to_json())
@@ -71,18 +79,18 @@ async fn publishing_the_same_edit_again_changes_nothing() {
 async fn a_confirmation_counts_for_its_hash_and_expires_after_its_session() {
     let hub = hub();
     let hash = publish_one(&hub);
-    assert_eq!(hub.confirmation(POD_UID, "1", &hash), Confirmation::NotConnected);
+    assert_eq!(confirmation(&hub, &hash), Confirmation::NotConnected);
     let _closed = hub.connect(identity(&[("app", "a")]), "s");
-    assert_eq!(hub.confirmation(POD_UID, "1", &hash), Confirmation::Unconfirmed);
+    assert_eq!(confirmation(&hub, &hash), Confirmation::Unconfirmed);
     assert!(!hub.report(applied("guess", &hash)));
     assert!(hub.report(applied("s", &hash)));
-    assert_eq!(hub.confirmation(POD_UID, "1", &hash), Confirmation::Applied);
-    assert_eq!(hub.confirmation(POD_UID, "1", &PolicyHash::of("another")), Confirmation::Unconfirmed);
+    assert_eq!(confirmation(&hub, &hash), Confirmation::Applied);
+    assert_eq!(confirmation(&hub, &PolicyHash::of("another")), Confirmation::Unconfirmed);
     hub.disconnect(POD_UID, "s");
     tokio::time::advance(EXPIRY - Duration::from_secs(1)).await;
-    assert_eq!(hub.confirmation(POD_UID, "1", &hash), Confirmation::Applied);
+    assert_eq!(confirmation(&hub, &hash), Confirmation::Applied);
     tokio::time::advance(Duration::from_secs(2)).await;
-    assert_eq!(hub.confirmation(POD_UID, "1", &hash), Confirmation::NotConnected);
+    assert_eq!(confirmation(&hub, &hash), Confirmation::NotConnected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -94,10 +102,10 @@ async fn a_new_session_must_report_before_the_reports_of_the_old_one_expire() {
     drop(hub.queue.next().await);
     let mut first = hub.connect(identity(&[("app", "a")]), "t");
     hub.disconnect(POD_UID, "s");
-    assert_eq!(hub.confirmation(POD_UID, "1", &hash), Confirmation::Applied);
+    assert_eq!(confirmation(&hub, &hash), Confirmation::Applied);
     // The policy is queued when the reports expire, so that its status is written again.
     assert_eq!(hub.queue.next().await.key(), &key("n"));
-    assert_eq!(hub.confirmation(POD_UID, "1", &hash), Confirmation::NotConnected);
+    assert_eq!(confirmation(&hub, &hash), Confirmation::NotConnected);
     assert!(first.try_recv().is_err());
 }
 
@@ -135,7 +143,7 @@ async fn every_policy_is_published_in_shadow_mode_while_the_installation_is() {
     hub.keep_published("2", &key("n"));
     let modes = |hub: &Arc<Hub>| {
         let all = policies(hub).unwrap().policies.into_values();
-        let policy = |published: PublishedPolicy| {
+        let policy = |published: Arc<PublishedPolicy>| {
             assert_eq!(PolicyHash::of(published.policy.get()), published.hash);
             serde_json::from_str::<CompiledPolicy>(published.policy.get()).unwrap().mode
         };
@@ -154,14 +162,14 @@ async fn every_policy_is_published_in_shadow_mode_while_the_installation_is() {
     assert!(version.has_changed().unwrap(), "sessions are woken");
     assert_eq!(hub.queue.next().await.key(), &key("n"), "and the status is written again");
     let edit = || publication(selector("a"), &strict());
-    let in_shadow = edit().forms.in_shadow.hash;
-    assert_eq!(hub.confirmation(POD_UID, "1", &in_shadow), Confirmation::Unconfirmed);
+    let in_shadow = edit().forms.in_shadow.hash.clone();
+    assert_eq!(confirmation(&hub, &in_shadow), Confirmation::Unconfirmed);
     // The sidecars have time to confirm the new form.
     assert_eq!(hub.publish("1", &key("n"), edit()), (Instant::now(), Mode::Shadow));
 
     hub.set_mode(Mode::Enforce);
     assert_eq!(modes(&hub), [Mode::Enforce; 2]);
-    assert_eq!(hub.confirmation(POD_UID, "1", &hash), Confirmation::Applied);
+    assert_eq!(confirmation(&hub, &hash), Confirmation::Applied);
 }
 
 #[tokio::test]
@@ -178,4 +186,52 @@ async fn the_last_valid_edit_follows_its_targets() {
     hub.keep_published("2", &key("n"));
     hub.select("2", selector("b"));
     assert_eq!((hub.pods("2"), hub.selector("2")), (None, None));
+}
+
+#[tokio::test]
+async fn a_change_wakes_only_the_sessions_that_it_concerns() {
+    let hub = hub();
+    let pod = |uid: &str, namespace: &str, app: &str| Identity {
+        pod_uid: uid.into(),
+        namespace: namespace.into(),
+        ..identity(&[("app", app)])
+    };
+    let pods = [pod("na", "n", "a"), pod("nb", "n", "b"), pod("oa", "other", "a")];
+    let _closed = pods.map(|pod| {
+        let name = pod.pod_uid.clone();
+        hub.connect(pod, &name)
+    });
+    let woken = || {
+        let is_woken = |uid: &&str| {
+            let wakeup = hub.wakeup(uid).unwrap();
+            let woken = wakeup.woken().now_or_never().is_some();
+            assert_eq!(wakeup.take_policies(), woken);
+            woken
+        };
+        ["na", "nb", "oa"].into_iter().filter(is_woken).collect::<Vec<_>>().join(" ")
+    };
+    publish(&hub, "1", selector("a"), &strict());
+    assert_eq!(woken(), "na");
+    publish(&hub, "1", selector("b"), &strict());
+    assert_eq!(woken(), "na nb", "the one loses the policy, and the other receives it");
+    hub.select("1", selector("a"));
+    assert_eq!(woken(), "na nb");
+    hub.keep_published("2", &key("other"));
+    assert_eq!(woken(), "oa");
+    hub.set_pod_labels("oa", &[("app".to_owned(), "b".to_owned())].into());
+    assert_eq!(woken(), "oa");
+    hub.remove("1");
+    assert_eq!(woken(), "na");
+    hub.remove("2");
+    assert_eq!(woken(), "oa");
+    let named = |namespace: &str| [(StoreKey::new(namespace, "s"), StoreSource::Memory)].into();
+    hub.set_stores(HubStores { named: named("other"), ..HubStores::default() });
+    assert_eq!(woken(), "oa");
+    hub.set_mode(Mode::Shadow);
+    assert_eq!(woken(), "na nb oa");
+    // The policies whose pods have these labels, before or after a change.
+    publish(&hub, "1", selector("a"), &strict());
+    let labels = |app: &str| BTreeMap::from([("app".to_owned(), app.to_owned())]);
+    assert_eq!(hub.selecting("n", &[&labels("b"), &labels("a")]), [key("n")]);
+    assert_eq!(hub.selecting("n", &[&labels("b")]), []);
 }

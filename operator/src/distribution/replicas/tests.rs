@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use crate::pod_selector::PodSelector;
 use sluice_config::CompiledPolicy;
 use sluice_config::policy::Consistency;
@@ -8,7 +10,7 @@ use crate::distribution::fixtures::{
 };
 use crate::distribution::hub::Hub;
 
-fn set(hub: &Hub, uid: &str, selector: &PodSelector, pods: &[&str]) {
+fn set(hub: &Arc<Hub>, uid: &str, selector: &PodSelector, pods: &[&str]) {
     hub.set_replicas(uid, selector, pods.iter().map(|&pod| pod.to_owned()).collect());
 }
 
@@ -36,14 +38,15 @@ async fn a_pod_receives_its_index_and_the_count_for_each_of_its_policies() {
     assert_eq!((hub.desired("other", true).is_some(), hub.selector("other").is_some()), (false, false));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn only_the_sessions_of_selected_pods_are_woken_and_only_by_a_change() {
     let hub = hub();
     publish(&hub, "1", selector("a"), &strict());
     publish(&hub, "2", selector("b"), &strict());
     let _closed = hub.connect(identity(&[("app", "a")]), "s");
-    let changes = hub.replica_changes(POD_UID).unwrap();
-    let is_woken = async || tokio::time::timeout(Duration::ZERO, changes.notified()).await.is_ok();
+    let wakeup = hub.wakeup(POD_UID).unwrap();
+    // Changes of replicas come together once a second.
+    let is_woken = async || tokio::time::timeout(Duration::from_secs(2), wakeup.woken()).await.is_ok();
     let version = hub.version();
     set(&hub, "2", &selector("b"), &["other"]);
     assert!(!is_woken().await);
@@ -59,7 +62,35 @@ async fn only_the_sessions_of_selected_pods_are_woken_and_only_by_a_change() {
     assert!(is_woken().await, "the pod is no longer among the replicas");
     set(&hub, "1", &selector("a"), &["another", "other"]);
     assert!(is_woken().await, "the pod is counted in addition to two others");
-    assert!(!version.has_changed().unwrap(), "no policy has changed");
+    assert!(!version.has_changed().unwrap() && !wakeup.take_policies(), "no policy has changed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_of_replicas_wake_sessions_once_a_second_for_all_policies_of_a_namespace() {
+    let hub = hub();
+    for uid in ["1", "2"] {
+        publish(&hub, uid, selector("a"), &strict());
+    }
+    let _closed = hub.connect(identity(&[("app", "a")]), "s");
+    let wakeup = hub.wakeup(POD_UID).unwrap();
+    let start = Instant::now();
+    let changing = hub.clone();
+    tokio::spawn(async move {
+        for count in 1..=100 {
+            let pods: Vec<_> = (0..count).map(|n| n.to_string()).collect();
+            for uid in ["1", "2"] {
+                changing.set_replicas(uid, &selector("a"), pods.clone());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let mut wakes = Vec::new();
+    while tokio::time::timeout(Duration::from_secs(5), wakeup.woken()).await.is_ok() {
+        wakes.push(start.elapsed().as_secs());
+    }
+    assert_eq!(wakes, [0, 1, 2]);
+    let counts = hub.desired(POD_UID, false).unwrap().replicas.into_values().map(|replica| replica.count);
+    assert_eq!(counts.collect::<Vec<_>>(), [101, 101]);
 }
 
 #[tokio::test(start_paused = true)]

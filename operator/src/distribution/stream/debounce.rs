@@ -1,32 +1,28 @@
-//! Waits for changes that may affect a session, and merges the ones that come together.
+//! Waits for changes that concern a session, and merges the ones that come together.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+
+use crate::distribution::wakeup::Wakeup;
 
 /// Changes that follow each other within this time are sent together.
 const QUIET: Duration = Duration::from_millis(100);
 /// Longest time that a change waits for others.
 const MAX_DELAY: Duration = Duration::from_secs(10);
 
-/// The changes that may affect a session.
-pub(super) struct Changes {
-    /// Version of the hub.
-    pub(super) version: watch::Receiver<u64>,
-    /// Notified when the replicas of one of the pod's policies change.
-    pub(super) replicas: Arc<Notify>,
-}
+/// The changes that concern a session.
+pub(super) struct Changes(pub(super) Arc<Wakeup>);
 
 impl Changes {
-    /// Returns the version of the hub and marks it as seen.
-    pub(super) fn version(&mut self) -> u64 {
-        *self.version.borrow_and_update()
+    /// Reports whether policies have changed since the last call.
+    pub(super) fn take_policies(&self) -> bool {
+        self.0.take_policies()
     }
 
     /// Waits for a change, or until policies are no longer held back.
-    pub(super) async fn next(&mut self, held_until: Option<Instant>) {
+    pub(super) async fn next(&self, held_until: Option<Instant>) {
         match held_until {
             Some(until) => {
                 let _ = tokio::time::timeout_at(until, self.change()).await;
@@ -36,7 +32,7 @@ impl Changes {
     }
 
     /// Waits until nothing has changed for [`QUIET`], but not longer than [`MAX_DELAY`].
-    pub(super) async fn settle(&mut self) {
+    pub(super) async fn settle(&self) {
         let latest = Instant::now() + MAX_DELAY;
         while Instant::now() < latest {
             let quiet = (Instant::now() + QUIET).min(latest);
@@ -46,11 +42,7 @@ impl Changes {
         }
     }
 
-    async fn change(&mut self) {
-        tokio::select! {
-            // The session holds the hub, so the sender of the version lives.
-            _ = self.version.changed() => {}
-            () = self.replicas.notified() => {}
-        }
+    async fn change(&self) {
+        self.0.woken().await;
     }
 }

@@ -2,25 +2,28 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use sluice_config::PolicyHash;
 use sluice_config::message::{
-    CREDENTIALS_EVENT, Credentials, LIVE_EVENT, LiveReplicas, POLICIES_EVENT, Policies, RESETS_EVENT,
-    Replica, ResetOrder, ResetUid, Resets, VERSION,
+    CREDENTIALS_EVENT, Credentials, LIVE_EVENT, LiveReplicas, POLICIES_EVENT, Policies, PublishedPolicy,
+    RESETS_EVENT, Replica, ResetOrder, ResetUid, Resets, VERSION,
 };
 use sluice_config::store_access::StoreChoices;
 use tokio::time::Instant;
 
+use crate::distribution::encoded::EncodedEvents;
 use crate::distribution::hub::Hub;
+use crate::distribution::hub::desired::DesiredPolicies;
 use crate::distribution::replicas::MAX_HOLD;
 
 /// Everything that a session has been sent.
 pub(super) struct Sent {
     /// ID of the last event that the sidecar had applied when it connected.
     last_applied: Option<String>,
-    /// The policies that the sidecar has, or `None` before the first event with policies.
-    policies: Option<SentPolicies>,
+    /// The policies that the sidecar has, with their ID, or `None` before the first event with policies.
+    policies: Option<(String, SentPolicies)>,
     /// The stores, and the names of those that the sidecar keeps.
     stores: Option<(StoreChoices, Vec<String>)>,
     replicas: BTreeMap<String, Replica>,
@@ -33,7 +36,6 @@ pub(super) struct Sent {
 }
 
 /// The policies that a sidecar has.
-#[derive(PartialEq, Eq)]
 struct SentPolicies {
     /// Hashes of the policies by UID.
     hashes: BTreeMap<String, PolicyHash>,
@@ -86,7 +88,8 @@ impl Sent {
         let holds_first = self.policies.is_none() && self.holds_first(&desired.held);
         // While a policy is held, the sidecar keeps its version, which may count in another store.
         let keeps_all = !desired.held.is_empty();
-        let policies = if holds_first { None } else { self.policies_event(policies, desired.held) };
+        let policies =
+            if holds_first { None } else { self.policies_event(&hub.encoded, policies, desired.held) };
         // Access begins before the first policy of a store and ends after the last.
         let kept = desired.kept_stores;
         let mut union = desired.stores.clone();
@@ -131,37 +134,64 @@ impl Sent {
 
     /// Returns the event with all policies or, after the first event, with the changes. Returns `None` if the
     /// sidecar is up to date.
-    fn policies_event(&mut self, mut policies: Policies, held: BTreeSet<String>) -> Option<Bytes> {
-        let mut hashes: BTreeMap<_, _> =
-            policies.policies.iter().map(|(uid, policy)| (uid.clone(), policy.hash.clone())).collect();
+    fn policies_event(
+        &mut self,
+        events: &EncodedEvents,
+        mut desired: DesiredPolicies,
+        held: BTreeSet<String>,
+    ) -> Option<Bytes> {
+        let hashes = |policies: &BTreeMap<String, Arc<PublishedPolicy>>| -> BTreeMap<_, _> {
+            policies.iter().map(|(uid, policy)| (uid.clone(), policy.hash.clone())).collect()
+        };
+        let mut new = SentPolicies {
+            hashes: hashes(&desired.policies),
+            keep: Vec::new(),
+            fallback: hashes(&desired.fallback),
+        };
         match &self.policies {
             // The sidecar keeps its version of a held policy.
-            Some(old) => hashes.extend(
+            Some((_, old)) => new.hashes.extend(
                 held.iter()
                     .filter_map(|uid| old.hashes.get_key_value(uid))
                     .map(|(uid, hash)| (uid.clone(), hash.clone())),
             ),
-            None => policies.keep.extend(held),
+            None => desired.keep.extend(held),
         }
-        let fallback = policies.fallback.iter().map(|(uid, policy)| (uid.clone(), policy.hash.clone()));
-        let new = SentPolicies { hashes, keep: policies.keep.clone(), fallback: fallback.collect() };
+        new.keep.clone_from(&desired.keep);
         let id = new.id();
-        let is_up_to_date = match &self.policies {
-            Some(old) => *old == new,
-            None => self.last_applied.as_deref() == Some(&id),
-        };
-        if let Some(old) = &self.policies {
-            policies.full = false;
-            policies.policies.retain(|uid, policy| old.hashes.get(uid) != Some(&policy.hash));
-            policies.fallback.retain(|uid, policy| old.fallback.get(uid) != Some(&policy.hash));
-            let stays = |uid: &&String| {
-                new.hashes.contains_key(*uid) || new.fallback.contains_key(*uid) || new.keep.contains(*uid)
-            };
-            let before = old.hashes.keys().chain(old.fallback.keys());
-            policies.removed = before.filter(|uid| !stays(uid)).cloned().collect();
+        let before = self.policies.replace((id.clone(), new));
+        let id_before = before.as_ref().map(|(id, _)| id.as_str());
+        if id_before.or(self.last_applied.as_deref()) == Some(&id) {
+            return None;
         }
-        self.policies = Some(new);
-        (!is_up_to_date).then(|| event(POLICIES_EVENT, Some(&id), &policies))
+        let (_, new) = self.policies.as_ref()?;
+        Some(events.get(id_before, &id, || {
+            let old = before.as_ref().map(|(_, old)| old);
+            event(POLICIES_EVENT, Some(&id), &message(old, new, desired))
+        }))
+    }
+}
+
+/// Returns the message that brings a sidecar from its old policies, if it has any, to new ones.
+fn message(old: Option<&SentPolicies>, new: &SentPolicies, desired: DesiredPolicies) -> Policies {
+    let changed = |policies: BTreeMap<String, Arc<PublishedPolicy>>, old: Option<&BTreeMap<_, _>>| {
+        let is_changed = |uid: &String, policy: &PublishedPolicy| {
+            old.is_none_or(|old: &BTreeMap<String, PolicyHash>| old.get(uid) != Some(&policy.hash))
+        };
+        let changed = policies.into_iter().filter(|(uid, policy)| is_changed(uid, policy));
+        changed.map(|(uid, policy)| (uid, PublishedPolicy::clone(&policy))).collect()
+    };
+    let stays = |uid: &&String| {
+        new.hashes.contains_key(*uid) || new.fallback.contains_key(*uid) || new.keep.contains(*uid)
+    };
+    let before = old.into_iter().flat_map(|old| old.hashes.keys().chain(old.fallback.keys()));
+    Policies {
+        version: VERSION,
+        full: old.is_none(),
+        policies: changed(desired.policies, old.map(|old| &old.hashes)),
+        removed: before.filter(|uid| !stays(uid)).cloned().collect(),
+        keep: desired.keep,
+        fallback: changed(desired.fallback, old.map(|old| &old.fallback)),
     }
 }
 

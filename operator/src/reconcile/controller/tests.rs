@@ -20,6 +20,7 @@ use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::reconcile::compile::{RECONCILES, compile};
 use crate::reconcile::context::{Home, Injection, Listed};
+use crate::reconcile::pace::SETTLE;
 
 /// The behaviour of the API server. It accepts every status, unless it hangs.
 #[derive(Clone, Copy, PartialEq)]
@@ -306,7 +307,7 @@ async fn an_invalid_edit_is_reported_even_if_its_pods_cannot_be_read() {
         namespace: "n".into(),
         name: "pod".into(),
         labels: [("app".to_owned(), "a".to_owned())].into(),
-        deleting: false,
+        ends: None,
         created: None,
         owner: None,
         controller: None,

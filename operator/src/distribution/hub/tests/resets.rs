@@ -50,7 +50,7 @@ fn policy() -> CompiledPolicy {
     CompiledPolicy { limits: vec![limit(slots, "l"), limit(adaptive, "adaptive")], ..strict() }
 }
 
-fn pods(hub: &Hub, uids: &[&str]) {
+fn pods(hub: &std::sync::Arc<Hub>, uids: &[&str]) {
     hub.set_replicas("1", &selector("a"), uids.iter().map(|uid| (*uid).to_owned()).collect());
 }
 

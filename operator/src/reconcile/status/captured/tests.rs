@@ -105,7 +105,7 @@ fn metadata(pod: &Value, owner: Option<&str>) -> Arc<Pod> {
         namespace: "shop".into(),
         name: pod["metadata"]["name"].as_str().unwrap().into(),
         labels: serde_json::from_value(pod["metadata"]["labels"].clone()).unwrap(),
-        deleting: false,
+        ends: None,
         created: None,
         owner: owner.map(Into::into),
         controller: None,

@@ -22,7 +22,7 @@ fn pod(name: &str, nearly_full: &[&str]) -> CountedPod {
             namespace: "shop".into(),
             name: name.into(),
             labels: Default::default(),
-            deleting: false,
+            ends: None,
             created: None,
             owner: None,
             controller: None,

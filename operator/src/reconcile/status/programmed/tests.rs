@@ -24,7 +24,7 @@ fn pod(name: &str, injected: bool, confirmation: Confirmation) -> CountedPod {
             namespace: "shop".into(),
             name: name.into(),
             labels: Default::default(),
-            deleting: false,
+            ends: None,
             created: None,
             owner: None,
             controller: None,

@@ -1,0 +1,118 @@
+//! All sidecars connect, policies are edited, the operator restarts, and its leader changes: 10 namespaces of 10 policies.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use sluice_tests::components::Operator;
+use sluice_tests::process::free_port;
+
+use super::fleet::{Fleet, STORE_URL, policy};
+use super::watched::{Requests, Watched, until_quiet};
+use crate::report::row::Row;
+use crate::report::sample::Sample;
+use crate::report::verification::Verification;
+
+const NAMESPACES: usize = 10;
+const POLICIES: usize = 10;
+const EDITS: u64 = 5;
+/// Time at rest that is measured.
+const REST: Duration = Duration::from_secs(5);
+
+/// Measures a number of sessions.
+pub(crate) async fn measure(sessions: usize) -> anyhow::Result<Vec<Row>> {
+    let mut fleet = Fleet::create(NAMESPACES, POLICIES).await?;
+    fleet.add_pods(sessions).await?;
+    let count = sessions as f64;
+    let mut rows = Vec::new();
+    let mut row = |what: &str, unit: &str, value: f64| {
+        let what = format!("{sessions} sidecars: {what}");
+        rows.push(Row::single(what, unit, value, &Verification::default()));
+    };
+
+    let mut operator = fleet.start_operator().await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (watched, requests, start) = (Watched::begin()?, Requests::read(&fleet.plane).await?, Instant::now());
+    fleet.connect(&operator);
+    let configured = fleet.configured(None, start).await?;
+    let programmed = fleet.programmed(&fleet.namespaces, start).await?;
+    let requests = until_quiet(&fleet.plane, requests).await?;
+    row("all connect: last one configured", "s", configured);
+    row("all connect: all policies programmed", "s", programmed);
+    row("all connect: attempts refused", "attempts", fleet.seen.refused.swap(0, Ordering::Relaxed) as f64);
+    row("all connect: CPU time of the operator for each", "ms", watched.cpu_ms()? / count);
+    row("all connect: anonymous memory of the operator for each", "KB", watched.growth()? / 1e3 / count);
+    row("all connect: GETs of pods", "requests", requests.pods);
+    row("all connect: writes of status until quiet", "requests", requests.written);
+    row("all connect: conflicts of these", "requests", requests.conflicts);
+
+    let watched = Watched::begin()?;
+    tokio::time::sleep(REST).await;
+    row("at rest: CPU time of the operator", "% of a core", watched.cpu_ms()? / REST.as_secs_f64() / 10.0);
+
+    let (mut one, mut all) = (Vec::new(), Vec::new());
+    for edit in 0..EDITS {
+        one.push(edit_policies(&fleet, 1, 2_000 + edit).await?);
+        all.push(edit_policies(&fleet, POLICIES, 3_000 + edit).await?);
+    }
+    for (name, edits) in [("one policy is edited", one), ("all policies of a namespace are edited", all)] {
+        let sample = |value: fn(&(f64, f64)) -> f64| Sample::of(edits.iter().map(|edit| value(edit) * 1e3));
+        for (what, sample) in
+            [("last one configured", sample(|edit| edit.0)), ("programmed", sample(|edit| edit.1))]
+        {
+            let what = format!("{sessions} sidecars: {name}: {what}");
+            rows.push(Row::sampled(what, "ms", sample, &Verification::default()));
+        }
+    }
+    let mut row = |what: &str, unit: &str, value: f64| {
+        let what = format!("{sessions} sidecars: {what}");
+        rows.push(Row::single(what, unit, value, &Verification::default()));
+    };
+
+    fleet.seen.refused.store(0, Ordering::Relaxed);
+    let (requests, start) = (Requests::read(&fleet.plane).await?, Instant::now());
+    operator.process.stop();
+    let stopped = start.elapsed().as_secs_f64();
+    let mut operator = fleet.start_operator().await;
+    row("restart: last one back", "s", fleet.configured(None, start).await?);
+    let requests = until_quiet(&fleet.plane, requests).await?;
+    row("restart: time to stop", "s", stopped);
+    row("restart: GETs of pods", "requests", requests.pods);
+    row("restart: writes of status until quiet", "requests", requests.written);
+    row("restart: conflicts of these", "requests", requests.conflicts);
+
+    // The replica that waits for the lease listens when it leads.
+    let url = format!("https://127.0.0.1:{}", free_port());
+    let start = Instant::now();
+    let next = async {
+        let name = ["--pod-name=next"];
+        let next = Operator::start_with(&fleet.plane, "bench-system", STORE_URL, &url, &name).await;
+        fleet.follow(&next);
+        next
+    };
+    let stop = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        operator.process.signal();
+        Instant::now()
+    };
+    let (next, signalled) = tokio::join!(next, stop);
+    row("the leader changes: the next one listens after", "s", start.elapsed().as_secs_f64() - (signalled - start).as_secs_f64());
+    row("the leader changes: last one back", "s", fleet.configured(None, signalled).await?);
+    drop(next);
+    Ok(rows)
+}
+
+/// Edits policies of a namespace at once. Returns the seconds until its last sidecar has them, and until they are programmed.
+async fn edit_policies(fleet: &Fleet, count: usize, requests: u64) -> anyhow::Result<(f64, f64)> {
+    let namespace = &fleet.namespaces[0];
+    let start = Instant::now();
+    for number in 0..count {
+        namespace.apply(&format!("p{number}"), policy("a", requests)).await?;
+    }
+    let edited = Instant::now();
+    let programmed = fleet.programmed(std::slice::from_ref(namespace), edited);
+    let configured = fleet.configured(Some(&namespace.name), if count == 1 { start } else { edited });
+    let (configured, programmed) = tokio::join!(configured, programmed);
+    // Minor changes of status must not meet the next edit.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    Ok((configured?, programmed?))
+}

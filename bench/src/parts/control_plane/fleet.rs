@@ -1,0 +1,175 @@
+//! Namespaces with policies and pods, and a session for each pod.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use futures::{StreamExt as _, TryStreamExt as _};
+use serde_json::{Value, json};
+use sluice_tests::components::{ControlClient, Operator};
+use sluice_tests::kubernetes::{ControlPlane, TestNamespace};
+use tokio::task::JoinHandle;
+
+use super::sidecar::{Seen, Sidecar};
+
+/// Requests of the generator to the API server at the same time.
+const CONCURRENT: usize = 16;
+/// Sessions with the same source address, as of the pods of a node.
+const OF_A_NODE: usize = 100;
+/// Longest time that something may take.
+const BOUND: Duration = Duration::from_secs(90);
+
+/// Nothing listens here. The sidecars' reports decide about the store.
+pub(crate) const STORE_URL: &str = "redis://127.0.0.1:1";
+
+/// Namespaces, their pods and the sessions of these.
+pub(crate) struct Fleet {
+    pub(crate) plane: ControlPlane,
+    pub(crate) namespaces: Vec<TestNamespace>,
+    /// Number of policies that select each pod.
+    policies: usize,
+    pods: Vec<(TestNamespace, String)>,
+    clients: Vec<Arc<Mutex<ControlClient>>>,
+    pub(crate) sidecars: Vec<Member>,
+    pub(crate) seen: Arc<Seen>,
+}
+
+/// A sidecar that runs.
+pub(crate) struct Member {
+    pub(crate) namespace: String,
+    pub(crate) sidecar: Arc<Sidecar>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Returns a policy for the pods with a label.
+pub(crate) fn policy(app: &str, requests: u64) -> Value {
+    json!({
+        "selector": {"matchLabels": {"app": app}},
+        "limits": [{
+            "name": "l",
+            "key": {"parts": [{"header": {"name": "x-api-key"}}]},
+            "rates": [{"requests": requests, "per": "1h"}],
+        }],
+    })
+}
+
+impl Fleet {
+    /// Starts a control plane and creates namespaces, each with policies `p0` to its pods with the label `app: a`.
+    pub(crate) async fn create(namespaces: usize, policies: usize) -> anyhow::Result<Self> {
+        let plane = ControlPlane::start().await;
+        let client = plane.client().await;
+        let mut all = Vec::new();
+        for _ in 0..namespaces {
+            let namespace = TestNamespace::create(client.clone(), "bench").await;
+            for number in 0..policies {
+                namespace.apply(&format!("p{number}"), policy("a", 1_000)).await?;
+            }
+            all.push(namespace);
+        }
+        Ok(Self {
+            plane,
+            namespaces: all,
+            policies,
+            pods: Vec::new(),
+            clients: Vec::new(),
+            sidecars: Vec::new(),
+            seen: Arc::default(),
+        })
+    }
+
+    /// Creates pods that run, spread over the namespaces, and a token for each.
+    pub(crate) async fn add_pods(&mut self, count: usize) -> anyhow::Result<()> {
+        let pods = futures::stream::iter(0..count).map(|number| {
+            let namespace = self.namespaces[number % self.namespaces.len()].clone();
+            async move {
+                let pod = namespace.pod(&format!("pod-{number}"), true, json!({"app": "a"})).await;
+                let token = namespace.token(&pod, "sluice.dev").await;
+                anyhow::Ok((namespace, token))
+            }
+        });
+        self.pods = pods.buffered(CONCURRENT).try_collect().await?;
+        Ok(())
+    }
+
+    /// Starts an operator and lets the sidecars find it.
+    pub(crate) async fn start_operator(&self) -> Operator {
+        let operator = Operator::start(&self.plane, "bench-system", STORE_URL).await;
+        self.follow(&operator);
+        operator
+    }
+
+    /// Lets the sidecars connect to this operator from now on.
+    pub(crate) fn follow(&self, operator: &Operator) {
+        for client in &self.clients {
+            let new = ControlClient::new(&operator.control_url, operator.ca_file());
+            *client.lock().unwrap_or_else(PoisonError::into_inner) = new;
+        }
+    }
+
+    /// Lets all sidecars connect at once.
+    pub(crate) fn connect(&mut self, operator: &Operator) {
+        let pods = std::mem::take(&mut self.pods);
+        for (namespace, token) in pods {
+            self.connect_one(operator, &namespace.name, token);
+        }
+    }
+
+    /// Lets a sidecar connect.
+    pub(crate) fn connect_one(&mut self, operator: &Operator, namespace: &str, token: String) {
+        if self.sidecars.len() >= self.clients.len() * OF_A_NODE {
+            let client = ControlClient::new(&operator.control_url, operator.ca_file());
+            self.clients.push(Arc::new(Mutex::new(client)));
+        }
+        let client = self.clients[self.sidecars.len() / OF_A_NODE].clone();
+        let sidecar = Arc::<Sidecar>::default();
+        let task = tokio::spawn(sidecar.clone().run(client, token, self.seen.clone()));
+        self.sidecars.push(Member { namespace: namespace.to_owned(), sidecar, task });
+    }
+
+    /// Waits until all sidecars of a namespace, or of all, have received their policies after a moment. Returns the seconds
+    /// from then to the last one.
+    pub(crate) async fn configured(&self, namespace: Option<&str>, since: Instant) -> anyhow::Result<f64> {
+        let of_namespace = |member: &&Member| namespace.is_none_or(|name| member.namespace == name);
+        loop {
+            let members = self.sidecars.iter().filter(of_namespace);
+            let times = members.map(|member| member.sidecar.configured(self.policies).filter(|at| *at > since));
+            if let Some(times) = times.collect::<Option<Vec<_>>>() {
+                let last = times.into_iter().max().context("there are no sidecars")?;
+                return Ok((last - since).as_secs_f64());
+            }
+            ensure!(since.elapsed() < BOUND, "some sidecars did not receive their policies");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Waits until all policies of some namespaces are programmed. Returns the seconds from a moment to then.
+    pub(crate) async fn programmed(&self, namespaces: &[TestNamespace], since: Instant) -> anyhow::Result<f64> {
+        for namespace in namespaces {
+            while !is_programmed(namespace).await? {
+                ensure!(since.elapsed() < BOUND, "some policies were not programmed");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        Ok(since.elapsed().as_secs_f64())
+    }
+}
+
+/// Reports whether the newest edits of all policies of a namespace are programmed.
+async fn is_programmed(namespace: &TestNamespace) -> anyhow::Result<bool> {
+    let api = namespace.api::<sluice_crds::RateLimitPolicy>();
+    let policies = api.list(&Default::default()).await?.items;
+    Ok(policies.iter().all(|policy| {
+        let conditions = policy.status.iter().flat_map(|status| &status.conditions);
+        conditions.into_iter().any(|condition| {
+            condition.type_ == "Programmed"
+                && condition.status == "True"
+                && condition.observed_generation == policy.metadata.generation
+        })
+    }))
+}

@@ -1,0 +1,57 @@
+//! A thousand policies in 10 namespaces, with 200 sidecars: all of them connect, and one pod is created.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::fleet::{Fleet, policy};
+use super::watched::{Requests, Watched, metric, until_quiet};
+use crate::report::row::Row;
+use crate::report::verification::Verification;
+
+const NAMESPACES: usize = 10;
+/// Policies of a namespace: those that select its pods, and the others.
+const SELECTING: usize = 2;
+const OTHERS: usize = 98;
+const SIDECARS: usize = 200;
+
+/// Measures the rows of this part.
+pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
+    let mut fleet = Fleet::create(NAMESPACES, SELECTING).await?;
+    for namespace in &fleet.namespaces {
+        for number in 0..OTHERS {
+            namespace.apply(&format!("other-{number}"), policy(&format!("other-{number}"), 5)).await?;
+        }
+    }
+    fleet.add_pods(SIDECARS).await?;
+    let start = Instant::now();
+    let before = Requests::read(&fleet.plane).await?;
+    let operator = fleet.start_operator().await;
+    fleet.connect(&operator);
+    let configured = fleet.configured(None, start).await?;
+    let requests = until_quiet(&fleet.plane, before).await?;
+
+    let watched = Watched::begin()?;
+    let memory = watched.memory()? / f64::from(1 << 20);
+    let reconciles = metric(&operator, "sluice_operator_reconciles_total").await?;
+    let namespace = fleet.namespaces[0].clone();
+    let pod = namespace.pod("new", true, json!({"app": "a"})).await;
+    let token = namespace.token(&pod, "sluice.dev").await;
+    fleet.connect_one(&operator, &namespace.name, token);
+    fleet.configured(None, start).await?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let reconciles = metric(&operator, "sluice_operator_reconciles_total").await? - reconciles;
+    let rows = [
+        ("start: last sidecar configured", "s", configured),
+        ("start: writes of status until quiet", "requests", requests.written),
+        ("start: conflicts of these", "requests", requests.conflicts),
+        ("anonymous memory of the operator", "MiB", memory),
+        ("one pod is created that two of 100 select: reconciles", "reconciles", reconciles),
+        ("one pod is created that two of 100 select: CPU time of the operator", "ms", watched.cpu_ms()?),
+    ];
+    let row = |(what, unit, value): (&str, &str, f64)| {
+        let what = format!("1,000 policies in 10 namespaces, 200 sidecars: {what}");
+        Row::single(what, unit, value, &Verification::default())
+    };
+    Ok(rows.map(row).into())
+}

@@ -1,0 +1,34 @@
+//! The control plane under many sidecars: a real API server with etcd, the operator as a process, and sessions that behave as
+//! sidecars do, over TCP and TLS. Each has a token of its own, keeps one connection for its reports, and confirms only what it
+//! has received.
+//!
+//! - `fleet`: namespaces, policies, pods and their sessions.
+//! - `sidecar`: one session.
+//! - `watched`: requests to the API server, and CPU time and memory of the operator, while something happens.
+//! - `edits`: sessions connect, policies are edited, the operator restarts and its leader changes.
+//! - `churn`: pods come and go.
+//! - `many`: a thousand policies.
+
+mod churn;
+mod edits;
+mod fleet;
+mod many;
+mod sidecar;
+mod watched;
+
+use crate::report::row::Row;
+
+/// Numbers of sessions that are measured. `SLUICE_BENCH_SESSIONS` names others, separated by commas.
+const SESSIONS: &str = "200,1000";
+
+/// Measures the control plane.
+pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
+    let sessions = std::env::var("SLUICE_BENCH_SESSIONS").unwrap_or_else(|_| SESSIONS.into());
+    let mut rows = Vec::new();
+    for sessions in sessions.split(',') {
+        rows.extend(edits::measure(sessions.trim().parse()?).await?);
+    }
+    rows.extend(churn::measure().await?);
+    rows.extend(many::measure().await?);
+    Ok(rows)
+}
