@@ -1,5 +1,4 @@
-//! What a gRPC connection takes from a caller, and its bounds: the time until it speaks, and the bytes of questions that are not
-//! complete.
+//! Bounds of a gRPC connection: the time until a caller speaks, and the bytes of questions that are not complete.
 
 use std::io;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! The same commands, as they ask the service about the rules of envoyproxy/ratelimit.
+//! The commands about clients, as they ask the service about the rules of envoyproxy/ratelimit.
 
 use std::net::SocketAddr;
 

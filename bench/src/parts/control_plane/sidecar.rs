@@ -12,7 +12,7 @@ use sluice_tests::components::{ControlClient, Session};
 /// Wait before a sidecar tries again, up to twice as long.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// What all sidecars have seen together.
+/// Everything that all sidecars have seen together.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// Attempts that were refused, or found no connection.
