@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tonic::Code;
 
-use crate::support::{Caller, RULES, configs, of, question, start, start_with};
+use crate::support::{Caller, RULES, configs, of, question, start, start_with, words};
 
 const SHOP: &str = "
 domain: shop
@@ -194,7 +194,8 @@ async fn garbage_and_silent_connections_leave_room_for_gateways() {
         silent.push(stream);
     }
     let mut caller = Caller::connect(&running).await;
-    assert_eq!(caller.words("shop", &[of(&[("user", "a")])]).await, "ok: ok 2/3");
+    let asked = caller.ask_within(question("shop", &[of(&[("user", "a")])]), Duration::from_secs(120));
+    assert_eq!(words(&asked.await.unwrap()), "ok: ok 2/3");
 }
 
 #[tokio::test(flavor = "multi_thread")]
