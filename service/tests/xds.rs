@@ -197,6 +197,53 @@ async fn rules_are_accepted_or_refused_as_a_whole_and_a_new_stream_begins_withou
     assert_eq!(next(&mut opened).await.request().await.version_info, "");
 }
 
+/// Envoy Gateway makes this of two rules for the addresses of a range, together and each by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_level_that_is_listed_for_each_rule_is_one_level() {
+    let (address, mut opened, _serving) = serve("127.0.0.1:0".parse().unwrap(), None).await;
+    let running = start("domain: before").await;
+    let _following = follow(&running, server(address));
+    let mut stream = next(&mut opened).await;
+    stream.request().await;
+    let rule = |key: &str, value: &str, requests_per_unit| {
+        let rate_limit = ConfigRateLimit { unit: 4, requests_per_unit, ..ConfigRateLimit::default() };
+        ConfigDescriptor {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            rate_limit: Some(rate_limit),
+            ..ConfigDescriptor::default()
+        }
+    };
+    let range =
+        |below| ConfigDescriptor { rate_limit: None, descriptors: vec![below], ..rule("range", "10/8", 0) };
+    let together = rule("range", "10/8", 100);
+    let lists = [
+        vec![together.clone(), range(rule("address", "", 10)), range(rule("query", "", 5))],
+        vec![range(rule("address", "", 10)), together.clone(), range(rule("query", "", 5))],
+    ];
+    let mut caller = Caller::connect(&running).await;
+    for (n, descriptors) in lists.into_iter().enumerate() {
+        let domain = format!("shop-{n}");
+        let config = RateLimitConfig { name: domain.clone(), domain: domain.clone(), descriptors };
+        stream.send(&n.to_string(), &[config]);
+        assert_eq!(stream.request().await.error_detail, None);
+        let descriptors = [
+            of(&[("range", "10/8")]),
+            of(&[("range", "10/8"), ("address", "10.0.0.1")]),
+            of(&[("range", "10/8"), ("query", "x")]),
+        ];
+        assert_eq!(caller.words(&domain, &descriptors).await, "ok: ok 99/100 ok 9/10 ok 4/5");
+    }
+    let config = RateLimitConfig {
+        domain: "shop".to_owned(),
+        descriptors: vec![together.clone(), together],
+        ..RateLimitConfig::default()
+    };
+    stream.send("2", &[config]);
+    let reason = stream.request().await.error_detail.unwrap().message;
+    assert!(reason.contains("\"range_10/8\" is there twice"), "{reason}");
+}
+
 /// Envoy Gateway sends again at once what was refused, for as long as the policy is not mended.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_version_that_is_sent_again_is_refused_again_without_being_loaded() {

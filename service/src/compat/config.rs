@@ -1,5 +1,7 @@
 //! The rules of a domain, as ratelimit's files and resources have them.
 
+use std::collections::HashMap;
+
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use sluice_config::descriptor::RateUnit;
@@ -122,8 +124,34 @@ impl DomainConfig {
 
 impl From<RateLimitConfig> for DomainConfig {
     fn from(config: RateLimitConfig) -> Self {
-        Self { domain: config.domain, descriptors: config.descriptors.into_iter().map(Into::into).collect() }
+        let descriptors = config.descriptors.into_iter().map(Into::into).collect();
+        Self { domain: config.domain, descriptors: joined(descriptors) }
     }
+}
+
+/// Joins the levels of a list that have the same key and value, unless both have a rule. Envoy Gateway lists a level once for each rule
+/// that stands at it or below.
+fn joined(descriptors: Vec<DescriptorConfig>) -> Vec<DescriptorConfig> {
+    let mut places = HashMap::new();
+    let mut joined = Vec::<DescriptorConfig>::with_capacity(descriptors.len());
+    for mut descriptor in descriptors {
+        let place = *places.entry((descriptor.key.clone(), descriptor.value.clone())).or_insert(joined.len());
+        match joined.get_mut(place) {
+            Some(known) if known.rate_limit.is_none() => {
+                let mut below = std::mem::take(&mut known.descriptors);
+                below.append(&mut descriptor.descriptors);
+                *known = DescriptorConfig { descriptors: below, ..descriptor };
+            }
+            Some(known) if descriptor.rate_limit.is_none() => {
+                known.descriptors.append(&mut descriptor.descriptors);
+            }
+            _ => joined.push(descriptor),
+        }
+    }
+    for level in &mut joined {
+        level.descriptors = self::joined(std::mem::take(&mut level.descriptors));
+    }
+    joined
 }
 
 impl From<ConfigDescriptor> for DescriptorConfig {

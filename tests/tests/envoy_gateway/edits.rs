@@ -45,34 +45,57 @@ async fn a_policy_that_the_api_server_refuses_leaves_the_one_before() {
     gateway.expect_exactly(30, &Request::get("refused", &[("x-user", "alice")])).await;
 }
 
-/// Envoy Gateway accepts two rules that ratelimit and the service refuse together: both have the same key and value.
+/// Envoy Gateway answers 500 in place of a route whose policy it refuses.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_envoy_gateway_refuses_denies_its_route_and_leaves_the_others() {
+    let gateway = Gateway::open().await;
+    gateway.limit("invalid", &rules(30)).await;
+    gateway.limit("valid", &rules(20)).await;
+    let request = Request::get("invalid", &[("x-user", "alice")]);
+    gateway.expect_exactly(30, &request).await;
+    let invalid = "
+  - clientSelectors: [{headers: [{name: x-user, type: RegularExpression, value: '['}]}]
+    limit: {requests: 5, unit: Year}
+";
+    apply(&policy("invalid", &["invalid"], invalid));
+    until("the route answers 500", async || (gateway.ask(0, &request).await.status == 500).then_some(()))
+        .await;
+    gateway.expect_exactly(20, &Request::get("valid", &[("x-user", "alice")])).await;
+    set_rules("invalid", &rules(30)).await;
+    // What was counted before still counts.
+    until("the limit is in force again", async || {
+        (gateway.ask(0, &request).await.status == 429).then_some(())
+    })
+    .await;
+}
+
+/// Envoy Gateway accepts a rule with more conditions than the service takes levels.
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_that_the_service_refuses_leave_those_before() {
     let gateway = Gateway::open().await;
-    gateway.limit("clash", &rules(30)).await;
+    gateway.limit("deep", &rules(30)).await;
     gateway.limit("bystander", &rules(20)).await;
-    gateway.expect_exactly(30, &Request::get("clash", &[("x-user", "alice")])).await;
+    gateway.expect_exactly(30, &Request::get("deep", &[("x-user", "alice")])).await;
     gateway.expect_exactly(20, &Request::get("bystander", &[("x-user", "alice")])).await;
-    let clash = "
-  - clientSelectors: [{sourceCIDR: {value: 10.0.0.0/8}}]
-    limit: {requests: 100, unit: Year}
-  - clientSelectors: [{sourceCIDR: {value: 10.0.0.0/8, type: Distinct}}]
-    limit: {requests: 10, unit: Year}
-";
-    set_rules("clash", clash).await;
-    until("the service has refused the rules", async || {
-        let log = kubectl(&format!("-n {SYSTEM} logs deployment/envoy-ratelimit --tail=20"));
-        log.contains("are refused: the previous ones stay").then_some(())
-    })
-    .await;
+    let headers: Vec<_> = (0..70).map(|n| format!("{{name: x-{n}, type: Distinct}}")).collect();
+    let deep = format!(
+        "[{{clientSelectors: [{{headers: [{}]}}], limit: {{requests: 5, unit: Year}}}}]",
+        headers.join(", ")
+    );
+    let refusals =
+        || kubectl(&format!("-n {SYSTEM} logs deployment/envoy-ratelimit")).matches("are refused").count();
+    let before = refusals();
+    set_rules("deep", &deep).await;
+    until("the service has refused the rules", async || (refusals() > before).then_some(())).await;
     // Those of other policies stay, and so does what they have counted.
     let tally = gateway.ask_many(20, &Request::get("bystander", &[("x-user", "alice")])).await;
     assert_eq!(tally.count(429), 20, "{tally:?}");
     gateway.expect_exactly(20, &Request::get("bystander", &[("x-user", "bob")])).await;
 
     // The policy is mended, and edits reach the service again.
-    set_rules("clash", &rules(31)).await;
+    set_rules("deep", &rules(31)).await;
     set_rules("bystander", &rules(21)).await;
-    gateway.expect_exactly(31, &Request::get("clash", &[("x-user", "carol")])).await;
+    gateway.expect_exactly(31, &Request::get("deep", &[("x-user", "carol")])).await;
     gateway.expect_exactly(21, &Request::get("bystander", &[("x-user", "carol")])).await;
+    assert_eq!(refusals(), before + 1, "Envoy Gateway sends them again and again, and the log says it once");
 }

@@ -91,6 +91,22 @@ async fn addresses_count_together_or_each_by_itself() {
     gateway.expect_no_limit(&Request::get("addresses", &[("x-forwarded-for", "10.0.0.1"), upper[1]])).await;
 }
 
+/// ratelimit refuses these two rules, and with them all rules of all policies.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_addresses_of_a_range_count_together_and_each_by_itself() {
+    let gateway = Gateway::open().await;
+    let rules = "
+  - clientSelectors: [{sourceCIDR: {value: 192.0.2.0/24}}]
+    limit: {requests: 50, unit: Year}
+  - clientSelectors: [{sourceCIDR: {value: 192.0.2.0/24, type: Distinct}}]
+    limit: {requests: 30, unit: Year}
+";
+    gateway.limit("range", rules).await;
+    gateway.expect_exactly(30, &Request::get("range", &[("x-forwarded-for", "192.0.2.7")])).await;
+    let tally = gateway.ask_many(60, &Request::get("range", &[("x-forwarded-for", "192.0.2.8")])).await;
+    assert_eq!(tally.count(200), 20, "{tally:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shared_rule_counts_the_requests_of_all_routes() {
     let gateway = Gateway::open().await;
