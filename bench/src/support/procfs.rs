@@ -101,7 +101,8 @@ impl Processes {
     /// Returns the CPU time used since `before` by the threads that still run.
     pub(crate) fn cpu_of_remaining(&self, before: &CpuTimes) -> anyhow::Result<Duration> {
         let now = self.cpu()?;
-        let used = now.0.iter().map(|(thread, time)| *time - before.0.get(thread).copied().unwrap_or_default());
+        let used =
+            now.0.iter().map(|(thread, time)| *time - before.0.get(thread).copied().unwrap_or_default());
         Ok(used.sum())
     }
 

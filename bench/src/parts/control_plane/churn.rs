@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::fleet::Fleet;
+use super::single;
 use super::watched::{Requests, Watched, metric, until_quiet};
 use crate::report::row::Row;
-use crate::report::verification::Verification;
 
 /// Pods that stay.
 const PODS: usize = 1_000;
@@ -58,13 +58,17 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
         ("CPU time of the operator for an event", "ms", watched.cpu_ms()? / events),
         ("messages with replicas for each sidecar and second", "messages", live / PODS as f64 / seconds),
         ("reconciles for an event", "reconciles", reconciles / events),
-        ("writes of status for each policy and second", "requests", requests.written / POLICIES as f64 / seconds),
+        (
+            "writes of status for each policy and second",
+            "requests",
+            requests.written / POLICIES as f64 / seconds,
+        ),
         ("conflicts of all writes", "requests", requests.conflicts),
         ("GETs of pods for each pod", "requests", requests.pods / CREATED as f64),
     ];
     let row = |(what, unit, value): (&str, &str, f64)| {
         let what = format!("100 pods come and go among 1,000 with 10 policies, 20 a second: {what}");
-        Row::single(what, unit, value, &Verification::default())
+        single(&what, unit, value)
     };
     Ok(rows.map(row).into())
 }

@@ -8,9 +8,9 @@ use sluice_tests::process::free_port;
 
 use super::fleet::{Fleet, STORE_URL, policy};
 use super::watched::{Requests, Watched, until_quiet};
+use super::{row, single};
 use crate::report::row::Row;
 use crate::report::sample::Sample;
-use crate::report::verification::Verification;
 
 const NAMESPACES: usize = 10;
 const POLICIES: usize = 10;
@@ -24,10 +24,8 @@ pub(crate) async fn measure(sessions: usize) -> anyhow::Result<Vec<Row>> {
     fleet.add_pods(sessions).await?;
     let count = sessions as f64;
     let mut rows = Vec::new();
-    let mut row = |what: &str, unit: &str, value: f64| {
-        let what = format!("{sessions} sidecars: {what}");
-        rows.push(Row::single(what, unit, value, &Verification::default()));
-    };
+    let one =
+        |what: &str, unit: &str, value: f64| single(&format!("{sessions} sidecars: {what}"), unit, value);
 
     let mut operator = fleet.start_operator().await;
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -36,49 +34,58 @@ pub(crate) async fn measure(sessions: usize) -> anyhow::Result<Vec<Row>> {
     let configured = fleet.configured(None, start).await?;
     let programmed = fleet.programmed(&fleet.namespaces, start).await?;
     let requests = until_quiet(&fleet.plane, requests).await?;
-    row("all connect: last one configured", "s", configured);
-    row("all connect: all policies programmed", "s", programmed);
-    row("all connect: attempts refused", "attempts", fleet.seen.refused.swap(0, Ordering::Relaxed) as f64);
-    row("all connect: CPU time of the operator for each", "ms", watched.cpu_ms()? / count);
-    row("all connect: anonymous memory of the operator for each", "KB", watched.growth()? / 1e3 / count);
-    row("all connect: GETs of pods", "requests", requests.pods);
-    row("all connect: writes of status until quiet", "requests", requests.written);
-    row("all connect: conflicts of these", "requests", requests.conflicts);
+    rows.push(one("all connect: last one configured", "s", configured));
+    rows.push(one("all connect: all policies programmed", "s", programmed));
+    rows.push(one(
+        "all connect: attempts refused",
+        "attempts",
+        fleet.seen.refused.swap(0, Ordering::Relaxed) as f64,
+    ));
+    rows.push(one("all connect: CPU time of the operator for each", "ms", watched.cpu_ms()? / count));
+    rows.push(one(
+        "all connect: anonymous memory of the operator for each",
+        "KB",
+        watched.growth()? / 1e3 / count,
+    ));
+    rows.push(one("all connect: GETs of pods", "requests", requests.pods));
+    rows.push(one("all connect: writes of status until quiet", "requests", requests.written));
+    rows.push(one("all connect: conflicts of these", "requests", requests.conflicts));
 
     let watched = Watched::begin()?;
     tokio::time::sleep(REST).await;
-    row("at rest: CPU time of the operator", "% of a core", watched.cpu_ms()? / REST.as_secs_f64() / 10.0);
+    rows.push(one(
+        "at rest: CPU time of the operator",
+        "% of a core",
+        watched.cpu_ms()? / REST.as_secs_f64() / 10.0,
+    ));
 
-    let (mut one, mut all) = (Vec::new(), Vec::new());
+    let (mut of_one, mut of_all) = (Vec::new(), Vec::new());
     for edit in 0..EDITS {
-        one.push(edit_policies(&fleet, 1, 2_000 + edit).await?);
-        all.push(edit_policies(&fleet, POLICIES, 3_000 + edit).await?);
+        of_one.push(edit_policies(&fleet, 1, 2_000 + edit).await?);
+        of_all.push(edit_policies(&fleet, POLICIES, 3_000 + edit).await?);
     }
-    for (name, edits) in [("one policy is edited", one), ("all policies of a namespace are edited", all)] {
+    for (name, edits) in
+        [("one policy is edited", of_one), ("all policies of a namespace are edited", of_all)]
+    {
         let sample = |value: fn(&(f64, f64)) -> f64| Sample::of(edits.iter().map(|edit| value(edit) * 1e3));
         for (what, sample) in
             [("last one configured", sample(|edit| edit.0)), ("programmed", sample(|edit| edit.1))]
         {
             let what = format!("{sessions} sidecars: {name}: {what}");
-            rows.push(Row::sampled(what, "ms", sample, &Verification::default()));
+            rows.push(row(&what, "ms", sample));
         }
     }
-    let mut row = |what: &str, unit: &str, value: f64| {
-        let what = format!("{sessions} sidecars: {what}");
-        rows.push(Row::single(what, unit, value, &Verification::default()));
-    };
-
     fleet.seen.refused.store(0, Ordering::Relaxed);
     let (requests, start) = (Requests::read(&fleet.plane).await?, Instant::now());
     operator.process.stop();
     let stopped = start.elapsed().as_secs_f64();
     let mut operator = fleet.start_operator().await;
-    row("restart: last one back", "s", fleet.configured(None, start).await?);
+    rows.push(one("restart: last one back", "s", fleet.configured(None, start).await?));
     let requests = until_quiet(&fleet.plane, requests).await?;
-    row("restart: time to stop", "s", stopped);
-    row("restart: GETs of pods", "requests", requests.pods);
-    row("restart: writes of status until quiet", "requests", requests.written);
-    row("restart: conflicts of these", "requests", requests.conflicts);
+    rows.push(one("restart: time to stop", "s", stopped));
+    rows.push(one("restart: GETs of pods", "requests", requests.pods));
+    rows.push(one("restart: writes of status until quiet", "requests", requests.written));
+    rows.push(one("restart: conflicts of these", "requests", requests.conflicts));
 
     // The replica that waits for the lease listens when it leads.
     let url = format!("https://127.0.0.1:{}", free_port());
@@ -95,8 +102,12 @@ pub(crate) async fn measure(sessions: usize) -> anyhow::Result<Vec<Row>> {
         Instant::now()
     };
     let (next, signalled) = tokio::join!(next, stop);
-    row("the leader changes: the next one listens after", "s", start.elapsed().as_secs_f64() - (signalled - start).as_secs_f64());
-    row("the leader changes: last one back", "s", fleet.configured(None, signalled).await?);
+    rows.push(one(
+        "the leader changes: the next one listens after",
+        "s",
+        start.elapsed().as_secs_f64() - (signalled - start).as_secs_f64(),
+    ));
+    rows.push(one("the leader changes: last one back", "s", fleet.configured(None, signalled).await?));
     drop(next);
     Ok(rows)
 }
@@ -109,10 +120,10 @@ async fn edit_policies(fleet: &Fleet, count: usize, requests: u64) -> anyhow::Re
         namespace.apply(&format!("p{number}"), policy("a", requests)).await?;
     }
     let edited = Instant::now();
-    let programmed = fleet.programmed(std::slice::from_ref(namespace), edited);
-    let configured = fleet.configured(Some(&namespace.name), if count == 1 { start } else { edited });
-    let (configured, programmed) = tokio::join!(configured, programmed);
+    let programmed = fleet.programmed(std::slice::from_ref(namespace), edited).await?;
+    // All have confirmed the edits, so what each received last were these.
+    let configured = fleet.configured(Some(&namespace.name), start).await? - (edited - start).as_secs_f64();
     // Minor changes of status must not meet the next edit.
     tokio::time::sleep(Duration::from_millis(500)).await;
-    Ok((configured?, programmed?))
+    Ok((configured, programmed))
 }

@@ -138,7 +138,8 @@ impl Fleet {
         let of_namespace = |member: &&Member| namespace.is_none_or(|name| member.namespace == name);
         loop {
             let members = self.sidecars.iter().filter(of_namespace);
-            let times = members.map(|member| member.sidecar.configured(self.policies).filter(|at| *at > since));
+            let times =
+                members.map(|member| member.sidecar.configured(self.policies).filter(|at| *at > since));
             if let Some(times) = times.collect::<Option<Vec<_>>>() {
                 let last = times.into_iter().max().context("there are no sidecars")?;
                 return Ok((last - since).as_secs_f64());
@@ -149,7 +150,11 @@ impl Fleet {
     }
 
     /// Waits until all policies of some namespaces are programmed. Returns the seconds from a moment to then.
-    pub(crate) async fn programmed(&self, namespaces: &[TestNamespace], since: Instant) -> anyhow::Result<f64> {
+    pub(crate) async fn programmed(
+        &self,
+        namespaces: &[TestNamespace],
+        since: Instant,
+    ) -> anyhow::Result<f64> {
         for namespace in namespaces {
             while !is_programmed(namespace).await? {
                 ensure!(since.elapsed() < BOUND, "some policies were not programmed");

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::fleet::{Fleet, policy};
+use super::single;
 use super::watched::{Requests, Watched, metric, until_quiet};
 use crate::report::row::Row;
-use crate::report::verification::Verification;
 
 const NAMESPACES: usize = 10;
 /// Policies of a namespace: those that select its pods, and the others.
@@ -51,7 +51,7 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
     ];
     let row = |(what, unit, value): (&str, &str, f64)| {
         let what = format!("1,000 policies in 10 namespaces, 200 sidecars: {what}");
-        Row::single(what, unit, value, &Verification::default())
+        single(&what, unit, value)
     };
     Ok(rows.map(row).into())
 }

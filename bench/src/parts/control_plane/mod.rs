@@ -17,9 +17,22 @@ mod sidecar;
 mod watched;
 
 use crate::report::row::Row;
+use crate::report::sample::Sample;
+use crate::report::verification::Verification;
 
 /// Numbers of sessions that are measured. `SLUICE_BENCH_SESSIONS` names others, separated by commas.
 const SESSIONS: &str = "200,1000";
+
+/// Returns a row of the table, and prints it: the part takes minutes.
+fn row(what: &str, unit: &str, sample: Sample) -> Row {
+    println!("{what}: {:.2} {unit} ({:.2} to {:.2})", sample.median, sample.lowest, sample.highest);
+    Row::sampled(what, unit, sample, &Verification::default())
+}
+
+/// Returns a row for a single value.
+fn single(what: &str, unit: &str, value: f64) -> Row {
+    row(what, unit, Sample::of(std::iter::once(value)))
+}
 
 /// Measures the control plane.
 pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {

@@ -40,7 +40,12 @@ impl Sidecar {
     }
 
     /// Stays connected for ever.
-    pub(crate) async fn run(self: Arc<Self>, control: Arc<Mutex<ControlClient>>, token: String, seen: Arc<Seen>) {
+    pub(crate) async fn run(
+        self: Arc<Self>,
+        control: Arc<Mutex<ControlClient>>,
+        token: String,
+        seen: Arc<Seen>,
+    ) {
         let mut last_id: Option<String> = None;
         let mut hashes = BTreeMap::new();
         loop {
