@@ -25,10 +25,10 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
     let mut fleet = Fleet::create(1, POLICIES).await?;
     fleet.add_pods(PODS).await?;
     let operator = fleet.start_operator().await;
-    let start = Instant::now();
+    let connected = Instant::now();
     fleet.connect(&operator);
-    fleet.configured(None, start).await?;
-    fleet.programmed(&fleet.namespaces, start).await?;
+    fleet.configured(None, connected).await?;
+    fleet.programmed(&fleet.namespaces, connected).await?;
     until_quiet(&fleet.plane, Requests::default()).await?;
 
     let namespace = fleet.namespaces[0].clone();
@@ -43,7 +43,7 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
         let token = namespace.token(&pod, "sluice.dev").await;
         fleet.connect_one(&operator, &namespace.name, token);
     }
-    fleet.configured(None, start - Duration::from_secs(600)).await?;
+    fleet.configured(None, connected).await?;
     fleet.sidecars.truncate(PODS);
     for number in 0..CREATED {
         ticks.tick().await;

@@ -136,6 +136,7 @@ impl Fleet {
     /// from then to the last one.
     pub(crate) async fn configured(&self, namespace: Option<&str>, since: Instant) -> anyhow::Result<f64> {
         let of_namespace = |member: &&Member| namespace.is_none_or(|name| member.namespace == name);
+        let began = Instant::now();
         loop {
             let members = self.sidecars.iter().filter(of_namespace);
             let times =
@@ -144,7 +145,7 @@ impl Fleet {
                 let last = times.into_iter().max().context("there are no sidecars")?;
                 return Ok((last - since).as_secs_f64());
             }
-            ensure!(since.elapsed() < BOUND, "some sidecars did not receive their policies");
+            ensure!(began.elapsed() < BOUND, "some sidecars did not receive their policies");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -155,9 +156,10 @@ impl Fleet {
         namespaces: &[TestNamespace],
         since: Instant,
     ) -> anyhow::Result<f64> {
+        let began = Instant::now();
         for namespace in namespaces {
             while !is_programmed(namespace).await? {
-                ensure!(since.elapsed() < BOUND, "some policies were not programmed");
+                ensure!(began.elapsed() < BOUND, "some policies were not programmed");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }

@@ -8,11 +8,14 @@ use std::time::{Duration, Instant};
 use sluice_config::PolicyHash;
 use sluice_config::message::{Policies, PolicyReport, StoreReport};
 use sluice_tests::components::{ControlClient, Session};
+use tokio::time::timeout;
 
+/// Longest time that a sidecar waits until its session begins.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Wait before a sidecar tries again, up to twice as long.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// Everything that all sidecars have seen together.
+/// Counts over all sidecars.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// Attempts that were refused, or found no connection.
@@ -50,9 +53,9 @@ impl Sidecar {
         let mut hashes = BTreeMap::new();
         loop {
             let client = control.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            match client.try_connect(&token, last_id.as_deref()).await {
-                Ok(Ok(session)) => self.follow(session, &mut hashes, &mut last_id, &seen).await,
-                Ok(Err(_)) | Err(_) => {
+            match timeout(CONNECT_TIMEOUT, client.try_connect(&token, last_id.as_deref())).await {
+                Ok(Ok(Ok(session))) => self.follow(session, &mut hashes, &mut last_id, &seen).await,
+                Ok(Ok(Err(_)) | Err(_)) | Err(_) => {
                     seen.refused.fetch_add(1, Ordering::Relaxed);
                     let spread = token.bytes().fold(0, |sum, byte| sum * 31 % 256 + u32::from(byte)) % 256;
                     tokio::time::sleep(RETRY + RETRY * spread / 256).await;
