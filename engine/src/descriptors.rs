@@ -4,6 +4,9 @@
 //! - More hits report what was used already. They are charged whether or not there is room: a budget would never end otherwise.
 //! - No hits look at a counter, which denies while nothing is left. Negative hits give back.
 
+mod group;
+mod question;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,9 +30,6 @@ use crate::limit::index::LimitIndex;
 use crate::limit::snapshot::Snapshot;
 use crate::stores::limiter_handle::LimiterHandle;
 use crate::traceparent::trace_of;
-
-mod group;
-mod question;
 
 /// Keys of pairs whose values operators may read: they are no secrets of clients.
 const PUBLIC_KEYS: [&[u8]; 4] =

@@ -5,7 +5,8 @@
 //! - [`tls`]: certificates. `grpc`: a connection, and the methods that it can call; `reflection` describes them, and
 //!   `incoming` bounds what it takes.
 //! - [`rls`]: the door for Envoy's global rate limiting. [`sluice_engine`] decides. [`messages`]: what is sent.
-//! - `health`: whether it has rules. `metrics`: counters of questions. `pages`: what is served over HTTP/1, by `page_server`.
+//! - `health`: whether it has rules. `metrics`: counters of questions. `pages`: what is served over HTTP/1, by
+//!   `page_server`; `json`: questions and answers there.
 //!
 //! [`compat`] takes the place of envoyproxy/ratelimit: its configuration and its variables. [`run`] is a process.
 
@@ -13,6 +14,7 @@ pub mod compat;
 mod grpc;
 mod health;
 mod incoming;
+mod json;
 pub mod messages;
 mod metrics;
 mod page_server;

@@ -285,6 +285,17 @@ fn field(&(name, number, kind): &Field) -> FieldDescriptorProto {
         label: Some(label as i32),
         r#type: Some(kind as i32),
         type_name,
+        json_name: Some(json_name(name)),
         ..FieldDescriptorProto::default()
     }
+}
+
+/// Returns the name of a field in JSON: `hitsAddend` for `hits_addend`.
+fn json_name(name: &str) -> String {
+    let mut words = name.split('_');
+    let first = words.next().unwrap_or_default().to_owned();
+    words.fold(first, |name, word| {
+        let (initial, rest) = word.split_at(word.len().min(1));
+        name + &initial.to_ascii_uppercase() + rest
+    })
 }
