@@ -115,6 +115,7 @@ pub(crate) fn serve(args: Args) -> anyhow::Result<()> {
         certificate,
         key,
         client_ca: tls_client_ca,
+        is_client_optional: false,
         client_name: None,
     });
     let names = ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"].map(str::to_owned);

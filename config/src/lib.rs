@@ -56,3 +56,5 @@ pub const ADMIN_PORT: u16 = 8791;
 pub const DEBUG_PORT: u16 = 8793;
 /// Audience of the service account tokens with which sidecars authenticate to the operator.
 pub const TOKEN_AUDIENCE: &str = "sluice.dev";
+/// Audience of the service-account tokens by which callers identify themselves to the service.
+pub const SERVICE_AUDIENCE: &str = "sluice.dev/service";

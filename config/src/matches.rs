@@ -1,7 +1,7 @@
 //! Conditions that select requests.
 //!
 //! - `spec`: conditions as they are sent. `pattern`: regular expressions and templates.
-//! - `values`: conditions on headers, query parameters and cookies.
+//! - `values`: conditions on headers, query parameters and cookies. `descriptor`: conditions on descriptors.
 //!
 //! Where applications disagree how they read a request, a limit applies if any reading fulfils its conditions, and an
 //! exemption only if all do: a client must not evade a limit by an unusual spelling.
@@ -18,11 +18,13 @@ use crate::nack::Nack;
 use crate::path::{PathText, Reading, Readings};
 use crate::request::{FieldName, HeaderField, RequestAttributes};
 
+pub use self::descriptor::{DescriptorMatch, EntryMatch, EntryValue};
 use self::pattern::compile_regex;
 pub use self::pattern::{full_match_regex, is_parameter, template_regex};
 pub use self::spec::{Match, NamedMatch, PathMatch, PathPattern, Purpose, ValueMatch};
 use self::values::ValueMatcher;
 
+mod descriptor;
 mod pattern;
 mod spec;
 mod values;

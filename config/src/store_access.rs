@@ -1,5 +1,6 @@
 //! The stores, and access to them, as the operator sends it to sidecars.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -22,10 +23,19 @@ pub enum StoreChoice {
     Access(Box<StoreAccess>),
 }
 
-/// The stores of a pod, by the names under which its policies refer to them.
+/// The stores of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct StoreChoices(pub BTreeMap<String, StoreChoice>);
+#[serde(rename_all = "camelCase")]
+pub struct StoreChoices {
+    /// The stores by the names under which the policies of the pod refer to them. With `namespaces`, all names but
+    /// [`DEFAULT_STORE`] begin with a namespace and a slash.
+    #[serde(default)]
+    pub stores: BTreeMap<String, StoreChoice>,
+    /// The secrets that the keys of each namespace are hashed with in the store of the installation. A pod that enforces the policies
+    /// of one namespace has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespaces: Option<BTreeMap<String, KeySecret>>,
+}
 
 /// Access to a Redis.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,13 +51,28 @@ impl StoreChoices {
     /// Chooses one store, the default of the installation.
     #[must_use]
     pub fn only(default: StoreChoice) -> Self {
-        Self(BTreeMap::from([(DEFAULT_STORE.to_owned(), default)]))
+        Self { stores: BTreeMap::from([(DEFAULT_STORE.to_owned(), default)]), namespaces: None }
+    }
+
+    /// Returns the name under which a policy's store is among these.
+    #[must_use]
+    pub fn name_of<'a>(&self, namespace: &str, store: &'a str) -> Cow<'a, str> {
+        match self.namespaces {
+            Some(_) if store != DEFAULT_STORE => Cow::Owned(format!("{namespace}/{store}")),
+            Some(_) | None => Cow::Borrowed(store),
+        }
+    }
+
+    /// Returns the secret that the keys of a namespace are hashed with, if it has one of its own in the store of the installation.
+    #[must_use]
+    pub fn secret_of(&self, namespace: &str, store: &str) -> Option<&KeySecret> {
+        self.namespaces.as_ref()?.get(namespace).filter(|_| store == DEFAULT_STORE)
     }
 
     /// Returns the store of this name. One that was not chosen is unconfigured.
     #[must_use]
     pub fn get(&self, name: &str) -> &StoreChoice {
-        self.0.get(name).unwrap_or(&StoreChoice::Unconfigured)
+        self.stores.get(name).unwrap_or(&StoreChoice::Unconfigured)
     }
 }
 

@@ -15,6 +15,7 @@ use sluice_config::CompiledPolicy;
 use self::readable::readable_spec;
 use crate::checks::field::{Field, Report};
 use crate::checks::installation::Installation;
+use crate::policy::EnforcedBy;
 use crate::policy::OverrideSources;
 use crate::policy::jwt::JwksSource;
 use crate::policy::{PodSelection, RateLimitPolicySpec};
@@ -29,6 +30,8 @@ pub struct Compiled {
     pub policy: CompiledPolicy,
     /// Pods that the policy applies to.
     pub pods: PodSelection,
+    /// Its enforcers.
+    pub enforced_by: EnforcedBy,
     /// The objects with overrides, whose tables the policy does not have yet.
     pub overrides: Vec<OverrideSources>,
     /// The objects with public keys, which the policy does not have yet.
@@ -43,10 +46,11 @@ pub fn compile(object: &Value, installation: &Installation) -> Result<Compiled, 
     let (compiled, warnings) =
         compile_spec(object, "RateLimitPolicy", |spec: RateLimitPolicySpec, at, name| {
             let (policy, pods) = spec.compile(at, installation, name("namespace"), name("name"));
-            Some((policy?, pods, spec.override_sources(), spec.jwks_sources()))
+            let enforced_by = EnforcedBy::new(&spec.enforced_by);
+            Some((policy?, pods, enforced_by, spec.override_sources(), spec.jwks_sources()))
         })?;
-    let (policy, pods, overrides, jwks) = compiled;
-    Ok(Compiled { policy, pods, overrides, jwks, warnings })
+    let (policy, pods, enforced_by, overrides, jwks) = compiled;
+    Ok(Compiled { policy, pods, enforced_by, overrides, jwks, warnings })
 }
 
 /// Compiles a store in JSON, or returns all its violations.

@@ -32,6 +32,8 @@ pub mod reasons {
     pub const ACCEPTED: &str = "Accepted";
     /// Accepted: the policy is not valid. The message names the fields and the reasons.
     pub const INVALID: &str = "Invalid";
+    /// Accepted: a domain that the policy names is not granted to its namespace.
+    pub const DOMAIN_NOT_GRANTED: &str = "DomainNotGranted";
     /// Accepted: a target of the policy does not exist.
     pub const TARGET_NOT_FOUND: &str = "TargetNotFound";
     /// Accepted, of a store: its namespace may not have stores.
@@ -88,10 +90,16 @@ pub mod reasons {
     pub const REFUSED: &str = "Refused";
     /// Programmed: the policy selects no pods.
     pub const NO_PODS: &str = "NoPods";
+    /// Programmed: the service enforces the policy, and no pod of it runs.
+    pub const NO_SERVICE: &str = "NoService";
     /// Programmed: the operator has just started and has not received reports from all pods.
     pub const AWAITING_REPORTS: &str = "AwaitingReports";
     /// Captured: all known routes lead through the sidecars.
     pub const ALL_TRAFFIC: &str = "AllTraffic";
+    /// Captured: no gateway has asked the service about the policy yet.
+    pub const NO_CHECKS_YET: &str = "NoChecksYet";
+    /// Captured: gateways ask the service about the policy.
+    pub const CHECKS_ARRIVE: &str = "ChecksArrive";
     /// Captured: a Service or an EndpointSlice leads requests past the sidecars.
     pub const BYPASSED_BY_SERVICE: &str = "BypassedByService";
     /// Captured: a Service also has pods without limits, or a pod has a hostPort.

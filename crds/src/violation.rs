@@ -12,12 +12,24 @@ pub struct Violation {
     pub path: String,
     /// The problem, and what is allowed.
     pub message: String,
+    /// Its kind.
+    pub kind: Kind,
+}
+
+/// The kind of a problem.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// A field is wrong.
+    #[default]
+    Invalid,
+    /// The namespace may not name a domain.
+    DomainNotGranted,
 }
 
 impl Violation {
     /// Creates a violation of a field.
     pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { path: path.into(), message: message.into() }
+        Self { path: path.into(), message: message.into(), kind: Kind::Invalid }
     }
 }
 

@@ -109,7 +109,7 @@ fn an_invalid_field_is_reported_with_its_path() {
         (
             limit("    key: {parts: [{}]}\n"),
             "spec.limits[0].key.parts[0]",
-            "exactly one of header, cookie, query, method, path, host, grpcMethod, pathTemplate, cel, jwtClaim, clientIP must be set, but none is set",
+            "exactly one of header, cookie, query, method, path, host, grpcMethod, pathTemplate, cel, jwtClaim, clientIP, descriptor must be set, but none is set",
         ),
         (
             limit("    key: {parts: [{header: {name: x}, clientIP: {}}]}\n"),

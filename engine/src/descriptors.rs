@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::{join, join_all};
 use sluice_config::descriptor::{RateUnit, describe};
-use sluice_limiter::{Algorithm, Decision};
+use sluice_limiter::{Algorithm, Decision, Rate};
 use sluice_store::{CheckOutcome, MAX_COUNTERS, PlannedCounter, Reservation, Source, StoreError};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -26,7 +26,6 @@ pub use crate::descriptors::question::{
 use crate::engine::Engine;
 use crate::limit::correction::Correction;
 use crate::limit::denial_log::DeniedRequest;
-use crate::limit::index::LimitIndex;
 use crate::limit::snapshot::Snapshot;
 use crate::stores::limiter_handle::LimiterHandle;
 use crate::traceparent::trace_of;
@@ -54,33 +53,31 @@ impl Engine {
         if snapshot.denies_all {
             return Err(Refused::NoPolicies);
         }
-        let unmatched = Status {
-            outcome: Outcome::Unmatched,
-            limit: None,
-            remaining: 0,
-            reset_seconds: 0,
-            is_quota: false,
-        };
         let mut answer = Answer {
-            statuses: vec![unmatched; question.descriptors.len()],
+            statuses: vec![Status::UNMATCHED; question.descriptors.len()],
             is_known_domain: false,
             store_failure: None,
         };
-        let Some((position, policy, domain)) = snapshot.domain(question.domain) else { return Ok(answer) };
-        answer.is_known_domain = true;
-        let groups = group(question, &snapshot, (position, policy, domain), &mut answer.statuses);
-        let limiter = snapshot.limiter(LimitIndex { policy: position, limit: 0, rates: 0 });
+        let mut groups = Groups::default();
+        if let Some(domain) = snapshot.domain(question.domain) {
+            answer.is_known_domain = true;
+            groups = group(question, &snapshot, domain, &mut answer.statuses);
+        }
+        if let Some(limits) = snapshot.described(question.domain) {
+            answer.is_known_domain = true;
+            groups.add_limits(question, &snapshot, limits, &mut answer.statuses);
+        }
         let deadline = Deadline::now() + question.budget;
-        let context = Context { engine: self, question, snapshot: &snapshot, limiter, deadline };
-        let Groups { asked, observed, used, given_back, is_denied } = groups;
+        let context = Context { engine: self, question, snapshot: &snapshot, deadline };
+        let Groups { asked, observed, used, given_back, is_denied } = groups.sorted();
         if observed.is_empty() && used.is_empty() && given_back.is_empty() {
             context.ask(&asked, is_denied, &mut answer).await;
             return Ok(answer);
         }
         let others = async {
-            let observed = join_all(observed.iter().map(|one| context.check_alone(&one.counter)));
-            let used = join_all(used.iter().map(|one| context.charge(&one.counter)));
-            let given_back = join_all(given_back.iter().map(|one| context.give_back(&one.counter)));
+            let observed = join_all(observed.iter().map(|one| context.check_alone(one)));
+            let used = join_all(used.iter().map(|one| context.charge(one)));
+            let given_back = join_all(given_back.iter().map(|one| context.give_back(one)));
             join(observed, join(used, given_back)).await
         };
         let (_, (of_observed, (of_used, of_given_back))) =
@@ -98,7 +95,6 @@ struct Context<'a, 'q> {
     engine: &'a Engine,
     question: &'a Question<'q>,
     snapshot: &'a Arc<Snapshot>,
-    limiter: &'a LimiterHandle,
     /// The time until which the store may answer.
     deadline: Deadline,
 }
@@ -110,7 +106,10 @@ impl Context<'_, '_> {
         let mut chunks = SmallVec::<[(&[Checked], Result<CheckOutcome, StoreError>); 1]>::new();
         // The number of those that were charged, which are the first.
         let mut charged = 0;
-        for chunk in asked.chunk_by(|a, b| a.layer == b.layer).flat_map(|layer| layer.chunks(MAX_COUNTERS)) {
+        for chunk in asked
+            .chunk_by(|a, b| (a.layer, a.store) == (b.layer, b.store))
+            .flat_map(|part| part.chunks(MAX_COUNTERS))
+        {
             let counters: SmallVec<[PlannedCounter; 2]> = chunk
                 .iter()
                 .map(|one| PlannedCounter {
@@ -118,7 +117,7 @@ impl Context<'_, '_> {
                     ..one.counter.clone()
                 })
                 .collect();
-            let result = self.limiter.check_within(&counters, self.left()).await;
+            let result = self.limiter(&chunk[0]).check_within(&counters, self.left()).await;
             admitted &= matches!(&result, Ok(outcome) if outcome.response.admitted);
             charged += usize::from(admitted);
             chunks.push((chunk, result));
@@ -126,7 +125,7 @@ impl Context<'_, '_> {
         for (number, (chunk, result)) in chunks.into_iter().enumerate() {
             if let (true, Ok(outcome)) = (!admitted && number < charged, &result) {
                 for (one, &reservation) in chunk.iter().zip(&outcome.reservations) {
-                    Correction::refund(self.limiter.clone(), one.counter.clone(), reservation).start(());
+                    Correction::refund(self.limiter(one).clone(), one.counter.clone(), reservation).start(());
                 }
             }
             let mut decided = result.map(decided);
@@ -140,43 +139,52 @@ impl Context<'_, '_> {
         }
     }
 
+    /// Returns the limiter of the store that has a counter.
+    fn limiter(&self, one: &Checked) -> &LimiterHandle {
+        self.snapshot.limiter(one.limit)
+    }
+
     /// Returns the time that is left for the store.
     fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Deadline::now())
     }
 
     /// Checks a descriptor alone.
-    async fn check_alone(&self, counter: &PlannedCounter) -> Result<Decided, &'static str> {
-        let outcome = self.limiter.check_within(std::slice::from_ref(counter), self.left()).await;
+    async fn check_alone(&self, one: &Checked) -> Result<Decided, &'static str> {
+        self.check_counter(one, &one.counter).await
+    }
+
+    async fn check_counter(&self, one: &Checked, counter: &PlannedCounter) -> Result<Decided, &'static str> {
+        let outcome = self.limiter(one).check_within(std::slice::from_ref(counter), self.left()).await;
         outcome.map(decided).map_err(|error| error.as_str())
     }
 
     /// Charges hits that were used, whether or not there is room.
-    async fn charge(&self, counter: &PlannedCounter) -> Result<Decided, &'static str> {
-        let decided = self.check_alone(counter).await?;
+    async fn charge(&self, one: &Checked) -> Result<Decided, &'static str> {
+        let decided = self.check_alone(one).await?;
         if decided.decisions.iter().any(|decision| !decision.admitted) {
-            let hits = i64::try_from(counter.cost).unwrap_or(i64::MAX);
-            self.correct(counter, decided.reservation(), hits).await;
+            let hits = i64::try_from(one.counter.cost).unwrap_or(i64::MAX);
+            self.correct(one, decided.reservation(), hits).await;
         }
         Ok(decided)
     }
 
     /// Gives hits back, down to none.
-    async fn give_back(&self, counter: &PlannedCounter) -> Result<Decided, &'static str> {
-        let look = PlannedCounter { cost: 0, ..counter.clone() };
-        let before = self.check_alone(&look).await?;
-        let hits = i64::try_from(counter.cost).unwrap_or(i64::MAX);
-        self.correct(counter, before.reservation(), -hits).await;
-        let mut after = self.check_alone(&look).await.unwrap_or(before);
+    async fn give_back(&self, one: &Checked) -> Result<Decided, &'static str> {
+        let look = PlannedCounter { cost: 0, ..one.counter.clone() };
+        let before = self.check_counter(one, &look).await?;
+        let hits = i64::try_from(one.counter.cost).unwrap_or(i64::MAX);
+        self.correct(one, before.reservation(), -hits).await;
+        let mut after = self.check_counter(one, &look).await.unwrap_or(before);
         // Giving back is never denied.
         after.decisions.iter_mut().for_each(|decision| decision.admitted = true);
         Ok(after)
     }
 
     /// Corrects a counter, and waits for it while there is time. It is corrected in any case, unless the store stays away.
-    async fn correct(&self, counter: &PlannedCounter, reservation: Reservation, delta: i64) {
+    async fn correct(&self, one: &Checked, reservation: Reservation, delta: i64) {
         let (corrected, wait) = oneshot::channel::<()>();
-        Correction::by(delta, self.limiter.clone(), counter.clone(), reservation).start(corrected);
+        Correction::by(delta, self.limiter(one).clone(), one.counter.clone(), reservation).start(corrected);
         let _ = timeout_at(self.deadline, wait).await;
     }
 
@@ -184,26 +192,23 @@ impl Context<'_, '_> {
     fn record(&self, one: &Checked, result: Result<Decided, &'static str>, answer: &mut Answer) {
         let active = self.snapshot.limit(one.limit);
         let metrics = &active.metrics;
-        let Some(rate) = one.counter.limit.spec.rates.first() else { return };
-        let (unit, multiplier) = RateUnit::of(rate);
-        let limit = CurrentLimit { requests: rate.requests.get(), unit, multiplier, name: one.name.clone() };
+        let rates = &one.counter.limit.spec.rates;
+        let Some(mut rate) = rates.first() else { return };
         let (has_room, remaining, reset, failure, by_local_quota) = match result {
             Ok(Decided { decisions, at, failure, by_local_quota }) => {
-                let Some(decision) = decisions.first() else { return };
+                let Some((position, decision)) = self.tightest(one, &decisions) else { return };
+                rate = rates.get(position).unwrap_or(rate);
                 let micros = rate.period.micros();
                 let reset = match rate.algorithm {
                     Algorithm::FixedWindow(_) => micros - at % micros,
                     _ => decision.reset,
                 };
-                let remaining = if decision.admitted {
-                    decision.remaining
-                } else {
-                    decision.remaining.min(limit.requests)
-                };
-                (decision.admitted, remaining, reset, failure, by_local_quota)
+                let has_room = decisions.iter().all(|decision| decision.admitted);
+                (has_room, decision.remaining, reset, failure, by_local_quota)
             }
             Err(failure) => (one.gives_back, 0, rate.period.micros(), Some(failure), false),
         };
+        let limit = current_limit(rate, one);
         answer.store_failure = answer.store_failure.or(failure);
         let denies = !has_room && !one.is_observed && !one.is_quota && !self.question.is_shadow;
         match (failure, has_room) {
@@ -231,14 +236,29 @@ impl Context<'_, '_> {
         // What is denied has nothing left for a gateway.
         let remaining = if has_room { remaining } else { 0 };
         for &position in &one.positions {
-            answer.statuses[position] = Status {
+            answer.statuses[position].merge(Status {
                 outcome,
                 limit: Some(limit.clone()),
                 remaining,
                 reset_seconds: reset.div_ceil(1_000_000),
                 is_quota: one.is_quota,
-            };
+            });
         }
+    }
+
+    /// Returns the decision that a gateway is told: that of the rate which denies for the longest time, or has the least left.
+    fn tightest(&self, one: &Checked, decisions: &[Decision]) -> Option<(usize, Decision)> {
+        let names = &self.snapshot.rates(one.limit).names;
+        let deciding = || names.deciding(decisions).map(|(position, _, decision)| (position, decision));
+        if decisions.len() != self.snapshot.rates(one.limit).plan.spec.rates.len() {
+            // The descriptor has brought its rate along.
+            return decisions.first().map(|decision| (0, *decision));
+        }
+        let wait = |decision: &Decision| decision.retry_after.unwrap_or(u64::MAX);
+        let denying = deciding().filter(|(_, decision)| !decision.admitted);
+        denying.max_by_key(|(_, decision)| wait(decision)).or_else(|| {
+            deciding().min_by_key(|(_, decision)| (decision.remaining, std::cmp::Reverse(decision.reset)))
+        })
     }
 
     fn log_denial(&self, one: &Checked, is_shadow: bool) {
@@ -264,6 +284,12 @@ impl Decided {
             (Some(_), false) => Reservation::Nothing,
         }
     }
+}
+
+/// Returns a rate as an answer names it.
+fn current_limit(rate: &Rate, one: &Checked) -> CurrentLimit {
+    let (unit, multiplier) = RateUnit::of(rate);
+    CurrentLimit { requests: rate.requests.get(), unit, multiplier, name: one.name.clone() }
 }
 
 fn decided(outcome: CheckOutcome) -> Decided {

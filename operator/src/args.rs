@@ -9,6 +9,7 @@ use sluice_crds::checks::installation::InstallationArgs;
 use sluice_store::redis::MAX_PARTITIONS;
 
 use crate::injection::log_filter::LogFilter;
+use crate::service_account::ServiceAccount;
 
 /// The operator of Sluice.
 #[derive(Parser, Debug, Clone)]
@@ -37,6 +38,13 @@ pub struct Args {
     /// Listen address of probes and metrics (plain HTTP; serves no secrets).
     #[arg(long, env = "SLUICE_ADMIN_LISTEN", default_value = "[::]:8080")]
     pub admin_listen: SocketAddr,
+
+    /// ServiceAccount of the service that gateways ask, in the operator's namespace. Empty: the installation has no service.
+    #[arg(long, env = "SLUICE_SERVICE_ACCOUNT", default_value = "")]
+    pub service_account: String,
+    /// Issue the certificate of the service, and keep it in the Secret `sluice-service-tls`.
+    #[arg(long, env = "SLUICE_SERVICE_CERTIFICATE")]
+    pub service_certificate: bool,
 
     /// Service of the control port. It has no selector; the leader writes its EndpointSlice.
     #[arg(long, env = "SLUICE_CONTROL_SERVICE", default_value = "sluice-control")]
@@ -237,6 +245,13 @@ impl Args {
     pub fn installation(&self) -> Installation {
         let contact = self.quotas.quota_contact.clone();
         Installation { contact, ..Installation::from(&self.installation) }
+    }
+
+    /// Returns the service of the installation, if it has one.
+    #[must_use]
+    pub fn service(&self) -> Option<ServiceAccount> {
+        let (namespace, name) = (self.namespace.clone(), self.service_account.clone());
+        (!name.is_empty()).then_some(ServiceAccount { namespace, name })
     }
 
     /// Starts logging to standard error.

@@ -15,6 +15,7 @@
 //! A policy passes through these, in this order:
 //!
 //! - [`cluster`]: tables of policies, pods, Services and namespaces, kept up to date by watches.
+//! - [`service_account`]: by which the pods of the service are known.
 //! - [`object_key`], [`queue`]: the policies to reconcile; [`pod_selector`]: their pods.
 //! - [`reconcile`]: compiles and publishes a policy, then writes its status.
 //! - [`distribution`]: sends published policies to the sidecars and takes their reports.
@@ -34,6 +35,7 @@ pub mod process;
 pub mod queue;
 pub mod reconcile;
 pub mod resets;
+pub mod service_account;
 pub mod store;
 pub mod webhooks;
 

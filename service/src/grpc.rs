@@ -9,6 +9,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::CertificateDer;
 use sluice_engine::trace::Tracer;
 use sluice_host::drain::DrainWatch;
 use sluice_host::guard::guard;
@@ -21,6 +22,7 @@ use tonic_prost::ProstCodec;
 use tower::Service as _;
 use tower::util::BoxCloneSyncService;
 
+use crate::callers::{Callers, NotPermitted, names_of};
 use crate::incoming::{Counted, Room};
 use crate::messages::{RateLimitRequest, RateLimitResponse};
 use crate::reflection::definitions;
@@ -63,6 +65,10 @@ pub(crate) struct Methods {
     pub(crate) rls: Arc<Rls>,
     tracer: Option<Arc<Tracer>>,
     room: Room,
+    /// Who may ask, if that is checked.
+    callers: Option<Callers>,
+    /// Names in the certificate of the connection's caller.
+    names: Arc<[String]>,
     /// Services by the beginnings of their paths.
     others: Arc<[(&'static str, Other)]>,
 }
@@ -71,6 +77,7 @@ impl Methods {
     pub(crate) fn new(
         rls: Arc<Rls>,
         tracer: Option<Arc<Tracer>>,
+        callers: Option<Callers>,
         health: HealthServer<impl Health>,
     ) -> Result<Self, tonic_reflection::server::Error> {
         let builder = || {
@@ -84,13 +91,21 @@ impl Methods {
             // Older tools know this name only.
             (REFLECTION_ALPHA, Other::new(builder().build_v1alpha()?)),
         ];
-        Ok(Self { rls, tracer, room: Room::new(), others: others.into() })
+        Ok(Self { rls, tracer, room: Room::new(), callers, names: Arc::default(), others: others.into() })
+    }
+
+    /// Returns the methods for a connection whose caller has shown a certificate.
+    pub(crate) fn for_caller(&self, certificate: Option<&CertificateDer<'_>>) -> Self {
+        let names = certificate.filter(|_| self.callers.is_some()).map(names_of).unwrap_or_default();
+        Self { names: names.into(), ..self.clone() }
     }
 }
 
 struct ShouldRateLimit {
     rls: Arc<Rls>,
     tracer: Option<Arc<Tracer>>,
+    callers: Option<Callers>,
+    names: Arc<[String]>,
 }
 
 impl UnaryService<RateLimitRequest> for ShouldRateLimit {
@@ -99,9 +114,24 @@ impl UnaryService<RateLimitRequest> for ShouldRateLimit {
 
     fn call(&mut self, request: tonic::Request<RateLimitRequest>) -> Self::Future {
         let (rls, tracer) = (self.rls.clone(), self.tracer.clone());
+        let (callers, names) = (self.callers.clone(), self.names.clone());
         Box::pin(async move {
             let (metadata, _, question) = request.into_parts();
             let headers = metadata.into_headers();
+            if let Some(callers) = callers {
+                let checked = callers.check(&names, &headers, &question.domain);
+                checked.map_err(|refused| {
+                    rls.metrics.refuse();
+                    match refused {
+                        NotPermitted::Unidentified | NotPermitted::Token => {
+                            Status::unauthenticated(refused.to_string())
+                        }
+                        NotPermitted::Unknown(_) | NotPermitted::Domain { .. } => {
+                            Status::permission_denied(refused.to_string())
+                        }
+                    }
+                })?;
+            }
             let mut span = tracer.and_then(|tracer| tracer.call(&headers, &SHOULD_RATE_LIMIT[1..]));
             let answer = rls.answer(&question, &headers, span.as_deref_mut()).await;
             // The code is ratelimit's.
@@ -122,11 +152,11 @@ impl hyper::service::Service<Request<Incoming>> for Methods {
             let answering = guard(async move {
                 let path = request.uri().path();
                 if path == SHOULD_RATE_LIMIT {
-                    let Methods { rls, tracer, room, .. } = methods;
+                    let Methods { rls, tracer, room, callers, names, others: _ } = methods;
                     let request = request.map(|body| room.bound(body));
                     let mut grpc = Grpc::new(ProstCodec::default())
                         .apply_max_message_size_config(Some(MAX_QUESTION), None);
-                    return grpc.unary(ShouldRateLimit { rls, tracer }, request).await;
+                    return grpc.unary(ShouldRateLimit { rls, tracer, callers, names }, request).await;
                 }
                 let other = methods.others.iter().find(|(beginning, _)| path.starts_with(beginning));
                 let Some((_, other)) = other else {
@@ -149,8 +179,13 @@ impl hyper::service::Service<Request<Incoming>> for Methods {
 }
 
 /// Serves a connection until it ends.
-pub(crate) async fn serve<S>(stream: S, methods: Methods, age: ConnectionAge, mut drain: DrainWatch)
-where
+pub(crate) async fn serve<S>(
+    stream: S,
+    methods: Methods,
+    age: ConnectionAge,
+    mut drain: DrainWatch,
+    distrusted: impl Future<Output = ()> + Send,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -176,6 +211,7 @@ where
         () = silent => return tracing::debug!("a caller did not begin to speak HTTP/2"),
         () = for_ever_or(max) => end(connection.as_mut(), age.grace).await,
         () = drain.draining() => end(connection.as_mut(), age.grace).await,
+        () = distrusted => end(connection.as_mut(), age.grace).await,
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "a connection of a gateway failed");

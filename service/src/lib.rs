@@ -2,14 +2,16 @@
 //!
 //! A question passes through these modules, from top to bottom:
 //! - [`service`]: starts and ends all of it; its workers accept connections.
-//! - [`tls`]: certificates. `grpc`: a connection, and the methods that it can call; `reflection` describes them, and
-//!   `incoming` bounds what it takes.
+//! - [`callers`]: who may ask. [`tls`]: certificates. `grpc`: a connection, and the methods that it can call; `reflection` describes
+//!   them, and `incoming` bounds what it takes.
 //! - [`rls`]: the door for Envoy's global rate limiting. [`sluice_engine`] decides. [`messages`]: what is sent.
 //! - `health`: whether it has rules. `metrics`: counters of questions. `pages`: what is served over HTTP/1, by
 //!   `page_server`; `json`: questions and answers there.
 //!
 //! [`compat`] takes the place of envoyproxy/ratelimit: its configuration and its variables. [`run`] is a process.
+//! [`operator`] takes policies from the operator of a cluster.
 
+pub mod callers;
 pub mod compat;
 mod grpc;
 mod health;
@@ -17,6 +19,7 @@ mod incoming;
 mod json;
 pub mod messages;
 mod metrics;
+pub mod operator;
 mod page_server;
 mod pages;
 mod reflection;

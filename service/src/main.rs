@@ -2,38 +2,63 @@
 
 use std::process::ExitCode;
 
+use sluice_service::operator::OperatorArgs;
 use tikv_jemallocator::Jemalloc;
 
 /// Returns freed memory to the system, which the allocator of glibc does not after a burst of connections.
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 
-/// The service of Sluice: answers gateways that ask whether a request may pass.
+/// The service of Sluice: answers gateways that ask whether a request may pass
 #[derive(Debug, clap::Parser)]
 #[command(name = "sluice-service", version)]
 struct Args {
+    #[command(flatten)]
+    compat: CompatArgs,
+    #[command(flatten)]
+    operator: OperatorArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct CompatArgs {
     /// The program whose place it takes, by its environment variables. Called as `ratelimit`, this is the default
     #[arg(long, env = "SLUICE_COMPAT", value_name = "PROGRAM", value_parser = ["ratelimit"])]
     compat: Option<String>,
+}
+
+/// In place of ratelimit, whose variables have forms of their own.
+#[derive(Debug, clap::Parser)]
+#[command(name = "sluice-service", version)]
+struct Ratelimit {
+    #[command(flatten)]
+    _compat: CompatArgs,
 }
 
 fn main() -> ExitCode {
     sluice_host::guard::abort_on_other_panics();
     // Fails only if a provider is installed already.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let Args { compat } = clap::Parser::parse();
-    let name = std::env::args().next().unwrap_or_default();
-    if compat.is_none() && !name.ends_with("ratelimit") {
-        eprintln!(
-            "sluice-service: say --compat ratelimit, and set the environment variables of ratelimit. Without them, use `sluice serve`"
-        );
-        return ExitCode::FAILURE;
-    }
-    match sluice_service::run::run(&|name| std::env::var(name).ok()) {
+    match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("sluice-service: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn run() -> Result<(), String> {
+    let get = |name: &str| std::env::var(name).ok();
+    let is_ratelimit = std::env::args().next().is_some_and(|name| name.ends_with("ratelimit"));
+    let says_so = std::env::args().any(|argument| argument.starts_with("--compat"));
+    if is_ratelimit || says_so || get("SLUICE_COMPAT").is_some() {
+        let Ratelimit { _compat } = clap::Parser::parse();
+        return sluice_service::run::run(&get).map_err(|error| error.to_string());
+    }
+    let Args { compat: _, operator } = clap::Parser::parse();
+    let url = operator.operator.clone().ok_or(
+        "say --operator URL to enforce the policies of a cluster, or --compat ratelimit and set the environment variables of ratelimit. \
+         Without either, use `sluice serve`",
+    )?;
+    sluice_service::operator::run(&url, operator).map_err(|error| error.to_string())
 }

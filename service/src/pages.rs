@@ -15,6 +15,7 @@ use sluice_config::exposition::ExpositionFormat;
 use sluice_engine::{Engine, Page};
 use sluice_host::drain::DrainWatch;
 
+use crate::callers::Callers;
 use crate::health::Health;
 use crate::json::{JsonAnswer, JsonQuestion};
 use crate::messages::OVER_LIMIT;
@@ -34,6 +35,7 @@ pub(crate) struct Pages {
     /// The rules in force, one a line.
     pub(crate) rules: Arc<ArcSwap<String>>,
     pub(crate) health: Health,
+    pub(crate) callers: Option<Callers>,
 }
 
 impl Pages {
@@ -49,8 +51,11 @@ impl Pages {
 
     /// Returns the pages about clients, and those of the admin port.
     pub(crate) fn debug(self) -> Router {
-        let clients =
-            Router::new().fallback(clients).layer(DefaultBodyLimit::max(MAX_BODY)).with_state(self.clone());
+        let clients = Router::new()
+            .route("/callers", get(callers))
+            .fallback(clients)
+            .layer(DefaultBodyLimit::max(MAX_BODY))
+            .with_state(self.clone());
         self.admin().merge(clients)
     }
 
@@ -104,6 +109,11 @@ async fn rules(State(pages): State<Pages>) -> String {
 async fn metrics(State(pages): State<Pages>, headers: HeaderMap) -> Response {
     let format = ExpositionFormat::accepted(&headers);
     ([(CONTENT_TYPE, format.content_type())], format.page(pages.metrics.text())).into_response()
+}
+
+async fn callers(State(pages): State<Pages>) -> Response {
+    let callers = pages.callers.as_ref().map_or_else(|| "{}".to_owned(), Callers::page);
+    ([(CONTENT_TYPE, "application/json")], callers).into_response()
 }
 
 async fn clients(State(pages): State<Pages>, uri: Uri, question: Bytes) -> Response {

@@ -14,7 +14,7 @@ use sluice_config::message::{PolicyUid, Replica};
 use sluice_config::store_access::StoreChoices;
 use sluice_config::{Nack, PreparedPolicy};
 use sluice_engine::trace::{SpanMetrics, TraceOptions, Tracer};
-use sluice_engine::{Engine, EngineOptions, Load, StartupPolicy};
+use sluice_engine::{Engine, EngineOptions, Load, Publisher, StartupPolicy};
 use sluice_host::drain::{self, DrainSignal, DrainWatch};
 use sluice_host::{capacity, guard, listen};
 use sluice_store::Clock;
@@ -27,6 +27,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 use tonic_health::server::HealthReporter;
 
+use crate::callers::Callers;
 use crate::grpc::{self, ConnectionAge, Methods};
 use crate::health::{self, Health, Loaded};
 use crate::metrics::Metrics;
@@ -61,6 +62,8 @@ pub struct Options {
     pub max_connections: usize,
     /// Certificates of the gRPC port. Without them it speaks no TLS.
     pub tls: Option<TlsFiles>,
+    /// Who may ask. Without it, whoever reaches the gRPC port.
+    pub callers: Option<Callers>,
     /// Age at which connections end.
     pub age: ConnectionAge,
     /// The contents of answers beside the decision.
@@ -89,6 +92,7 @@ impl Options {
             workers: 1,
             max_connections: capacity::connections(),
             tls: None,
+            callers: None,
             age: ConnectionAge { max: Some(Duration::from_secs(300)), grace: Some(Duration::from_secs(30)) },
             rls: RlsOptions::default(),
             answers_without_rules: false,
@@ -191,6 +195,7 @@ impl Service {
             workers,
             max_connections,
             tls,
+            callers,
             age,
             rls,
             answers_without_rules,
@@ -216,6 +221,9 @@ impl Service {
             &mut registry,
         );
         let spans = SpanMetrics::register(&mut registry);
+        if let Some(callers) = &callers {
+            callers.register(&mut registry);
+        }
         let tracer = tracing.and_then(|options| Tracer::start(&options, spans));
         let metrics = Metrics::new(registry);
         let rls = Arc::new(Rls { engine: engine.clone(), options: rls, metrics: metrics.clone() });
@@ -232,6 +240,7 @@ impl Service {
             drain: drain.clone(),
             rules: rules.clone(),
             health: is_healthy.clone(),
+            callers: callers.clone(),
         };
         let (mut tasks, mut addresses) = (Vec::new(), Vec::new());
         let mut routers: Vec<(SocketAddr, Router)> = Vec::new();
@@ -251,8 +260,11 @@ impl Service {
         if let Some(certificates) = &certificates {
             tasks.push(tokio::spawn(certificates.clone().follow()));
         }
-        let methods =
-            Methods::new(rls.clone(), tracer.clone(), health_server).map_err(StartError::Reflection)?;
+        if let Some(callers) = &callers {
+            tasks.push(tokio::spawn(callers.clone().follow()));
+        }
+        let methods = Methods::new(rls.clone(), tracer.clone(), callers, health_server)
+            .map_err(StartError::Reflection)?;
         let places = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
         let others = TaskTracker::new();
         let mut workers = Vec::new();
@@ -309,6 +321,21 @@ impl Service {
         let Self { engine, metrics, rules, loaded, .. } = self;
         let (engine, metrics, rules) = (engine.clone(), metrics.clone(), rules.clone());
         Publication { engine, metrics, rules, loaded: loaded.clone(), stores }
+    }
+
+    /// Returns what a session with the operator publishes policies by. Connections are accepted from the first ones on.
+    #[must_use]
+    pub fn publisher(&self) -> &Publisher {
+        self.engine.publisher()
+    }
+
+    /// Notes the first policies that come by [`Self::publisher`].
+    pub fn follow_policies(&mut self) {
+        let (publisher, loaded) = (self.engine.publisher().clone(), self.loaded.clone());
+        self.tasks.push(tokio::spawn(async move {
+            publisher.published().await;
+            loaded.send_replace(Loaded::Rules);
+        }));
     }
 
     /// Returns the door for questions of gateways, which can be asked without the network.
@@ -421,14 +448,17 @@ impl Acceptor {
             let _open = Open::new(methods.rls.metrics.connections.clone());
             let _ = stream.set_nodelay(true);
             let Some(certificates) = certificates else {
-                return grpc::serve(stream, methods, age, drain).await;
+                return grpc::serve(stream, methods, age, drain, std::future::pending()).await;
             };
+            let distrusted = certificates.distrusted();
             let acceptor = TlsAcceptor::from(certificates.config());
             match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
                 Ok(Ok(stream)) => {
                     let shown = stream.get_ref().1.peer_certificates();
-                    if certificates.accepts(shown.and_then(<[_]>::first)) {
-                        grpc::serve(stream, methods, age, drain).await;
+                    let certificate = shown.and_then(<[_]>::first);
+                    if certificates.accepts(certificate) {
+                        let methods = methods.for_caller(certificate);
+                        grpc::serve(stream, methods, age, drain, distrusted).await;
                     } else {
                         tracing::debug!("a caller's certificate has another name than the one that may ask");
                     }

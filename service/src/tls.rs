@@ -11,6 +11,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
+use tokio::sync::watch;
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 /// Interval at which the files are read.
@@ -25,6 +26,8 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// The authorities of clients, in PEM. With it, a client without a certificate is refused.
     pub client_ca: Option<PathBuf>,
+    /// Whether a client without a certificate is let in, because it may have a token.
+    pub is_client_optional: bool,
     /// The name that the certificate of a client must have: a DNS name, for which it may have a wildcard, an address or a URI.
     pub client_name: Option<String>,
 }
@@ -45,6 +48,8 @@ type InUse = (Vec<Vec<u8>>, Arc<ServerConfig>);
 pub(crate) struct Certificates {
     files: TlsFiles,
     current: Arc<ArcSwap<InUse>>,
+    /// The number of changes of the clients' authorities.
+    authorities: watch::Sender<u64>,
 }
 
 impl Certificates {
@@ -57,13 +62,24 @@ impl Certificates {
         }
         let bytes = files.bytes()?;
         let config = files.config(&bytes)?;
-        Ok(Self { files, current: Arc::new(ArcSwap::from_pointee((bytes, config))) })
+        let (current, authorities) = (ArcSwap::from_pointee((bytes, config)), watch::Sender::new(0));
+        Ok(Self { files, current: Arc::new(current), authorities })
     }
 
     /// Reports whether a caller with this certificate may ask.
     pub(crate) fn accepts(&self, certificate: Option<&CertificateDer<'_>>) -> bool {
         let Some(name) = &self.files.client_name else { return true };
         certificate.is_some_and(|certificate| has_name(certificate, name))
+    }
+
+    /// Completes when the authorities of clients change: a connection that one of them vouched for must not outlive it.
+    pub(crate) fn distrusted(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut authorities = self.authorities.subscribe();
+        async move {
+            if authorities.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
     }
 
     /// Returns the configuration for the next connection.
@@ -81,7 +97,11 @@ impl Certificates {
                 Ok(bytes) if bytes == self.current.load().0 || rejected.as_ref() == Some(&bytes) => {}
                 Ok(bytes) => match self.files.config(&bytes) {
                     Ok(config) => {
+                        let is_same = self.current.load().0.get(2) == bytes.get(2);
                         self.current.store(Arc::new((bytes, config)));
+                        if !is_same {
+                            self.authorities.send_modify(|changes| *changes += 1);
+                        }
                         rejected = None;
                         tracing::info!("the certificate of the gRPC port was replaced");
                     }
@@ -113,7 +133,9 @@ impl TlsFiles {
                 for authority in pem_certificates(file, bytes)? {
                     roots.add(authority).map_err(|error| failed(file, &error))?;
                 }
-                let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build();
+                let verifier = WebPkiClientVerifier::builder(Arc::new(roots));
+                let verifier =
+                    if self.is_client_optional { verifier.allow_unauthenticated() } else { verifier }.build();
                 builder.with_client_cert_verifier(verifier.map_err(|error| failed(file, &error))?)
             }
             _ => builder.with_no_client_auth(),

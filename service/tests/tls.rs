@@ -44,6 +44,7 @@ fn files(folder: &Path, client_name: Option<&str>) -> TlsFiles {
         certificate: folder.join("tls.crt"),
         key: folder.join("tls.key"),
         client_ca: Some(folder.join("ca.crt")),
+        is_client_optional: false,
         client_name: client_name.map(str::to_owned),
     }
 }

@@ -76,7 +76,7 @@ fn failing(fault: &str, cause: Option<FaultCause>) -> StoreReport {
 }
 
 fn applied(json: &str) -> PolicyReport {
-    PolicyReport::Applied { hash: hash(json), untrusted_proxy: None, nearly_full: Vec::new() }
+    PolicyReport::Applied { hash: hash(json), untrusted_proxy: None, nearly_full: Vec::new(), asked: false }
 }
 
 fn reason(report: &PolicyReport) -> &str {

@@ -37,7 +37,8 @@ async fn follow(mut session: Session, count: usize) -> Session {
     while reports.len() < count {
         for (uid, published) in session.policies().await.0.policies {
             let hash = published.hash;
-            let applied = PolicyReport::Applied { hash, untrusted_proxy: None, nearly_full: Vec::new() };
+            let applied =
+                PolicyReport::Applied { hash, untrusted_proxy: None, nearly_full: Vec::new(), asked: false };
             reports.insert(uid, applied);
         }
         session.report(reports.clone(), StoreReport::HEALTHY).await;

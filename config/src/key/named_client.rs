@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
 
 use super::invalid_client::InvalidClient;
-use super::{KeyBuilder, KeySource, write_part};
+use super::{Identity, KeyBuilder, KeySource, OnMissing, write_part};
 use crate::key_secret::KeySecret;
 use crate::path::Readings;
 use crate::request::{Part, RequestAttributes};
@@ -34,10 +34,35 @@ impl KeyBuilder {
         Ok(hasher.finish128().as_u128())
     }
 
+    /// Returns the key of a client whose parts have these values, as a gateway says them: that of a request with the same values. A
+    /// part that no request can have so is unclear.
+    #[must_use]
+    pub fn identify_entries<'a>(
+        &self,
+        secret: &KeySecret,
+        values: impl Iterator<Item = Option<&'a [u8]>>,
+    ) -> Identity {
+        let mut hasher = SipHasher24::new_with_key(secret.bytes());
+        let (mut is_unclear, mut is_missing) = (false, false);
+        for (naming, value) in self.names.iter().zip(values) {
+            match value.map(|value| naming.parse(value)) {
+                Some(Ok((kind, value))) => write_part(&mut hasher, kind, &value),
+                Some(Err(_)) if value.is_some_and(|value| !value.is_empty()) => is_unclear = true,
+                Some(Err(_)) | None => is_missing = true,
+            }
+        }
+        match self.on_missing {
+            _ if !is_unclear && !is_missing => Identity::Key(hasher.finish128().as_u128()),
+            OnMissing::Skip if is_missing => Identity::Skip,
+            OnMissing::Shared | OnMissing::Skip => Identity::Key(self.shared_key(secret)),
+            OnMissing::Deny => Identity::Deny,
+        }
+    }
+
     /// Returns the text under which overrides name the client with this value of the first part.
     #[must_use]
-    pub fn client_name<'a>(&self, value: &'a str) -> Option<Cow<'a, [u8]>> {
-        self.names.first()?.name(value.as_bytes()).ok()
+    pub fn client_name<'a>(&self, value: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        self.names.first()?.name(value).ok()
     }
 
     /// Names the first part of the key that a request lacks, or that is unclear, and says which.
@@ -72,7 +97,7 @@ mod tests {
     use http::{HeaderMap, HeaderValue, Method};
 
     use super::*;
-    use crate::key::{Identity, KeyPart, OnMissing};
+    use crate::key::KeyPart;
 
     fn builder(parts: &[KeyPart]) -> KeyBuilder {
         KeyBuilder::new(parts, OnMissing::Shared).unwrap()
@@ -123,7 +148,11 @@ mod tests {
             for value in *values {
                 let hash = key.identify_values(&secret, &[(*value).to_owned()]).unwrap();
                 assert_eq!(hash, expected, "{part:?} {value}");
-                assert_eq!(key.client_name(value).as_deref(), Some(name.as_bytes()), "{part:?} {value}");
+                assert_eq!(
+                    key.client_name(value.as_bytes()).as_deref(),
+                    Some(name.as_bytes()),
+                    "{part:?} {value}"
+                );
             }
         }
         let parts = [header(), ip(32)];

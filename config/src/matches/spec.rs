@@ -3,6 +3,8 @@
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::matches::DescriptorMatch;
+
 /// Conditions on a request, all of which must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -28,13 +30,22 @@ pub struct Match {
     /// Networks of clients. If empty, every client.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub client_cidrs: Vec<IpNet>,
+    /// Condition on a descriptor of a gateway's question. It stands alone: such an entry is for descriptors, and not for requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rls: Option<DescriptorMatch>,
 }
 
 impl Match {
+    /// Reports whether the entry is for requests of HTTP, and not for descriptors.
+    #[must_use]
+    pub fn is_for_requests(&self) -> bool {
+        self.rls.is_none()
+    }
+
     /// Reports whether every request fulfils the conditions.
     #[must_use]
     pub fn holds_for_all(&self) -> bool {
-        let Self { path, methods, hosts, headers, query, cookies, client_cidrs } = self;
+        let Self { path, methods, hosts, headers, query, cookies, client_cidrs, rls } = self;
         let every_path = path
             .as_ref()
             .is_none_or(|path| matches!(&path.pattern, PathPattern::Prefix(root) if root == "/"));
@@ -42,7 +53,7 @@ impl Match {
             client_cidrs.is_empty() || client_cidrs.iter().any(|network| network.prefix_len() == 0);
         let lists =
             [methods.is_empty(), hosts.is_empty(), headers.is_empty(), query.is_empty(), cookies.is_empty()];
-        every_path && every_client && lists == [true; 5]
+        rls.is_none() && every_path && every_client && lists == [true; 5]
     }
 
     /// Returns the number of regular expressions. A template becomes one.

@@ -25,7 +25,7 @@ pub mod report;
 pub mod resets;
 
 pub use crate::policy::PolicyUid;
-pub use credentials::Credentials;
+pub use credentials::{Credentials, TokenKeys};
 pub use policies::{Policies, PublishedPolicy};
 pub use protocol::{
     BLOBS_PATH, CREDENTIALS_EVENT, LIVE_EVENT, MAX_BLOB, POLICIES_EVENT, REPORTS_PATH, RESETS_EVENT,

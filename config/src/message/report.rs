@@ -12,8 +12,8 @@ use crate::policy::{PolicyHash, PolicyUid};
 
 /// Maximum number of limits in [`ShadowDenied`].
 pub const MAX_SHADOW_DENIED: usize = 48;
-/// Sketches of clients, by the names of a policy and of one of its limits: a [`crate::distinct::DistinctSketch`] as a text, which the
-/// operator reads only if the limit exists.
+/// Sketches of clients, by a policy as `NAMESPACE/NAME` and the name of one of its limits: a [`crate::distinct::DistinctSketch`] as a
+/// text, which the operator reads only if the limit exists.
 pub type ShadowDenied = BTreeMap<String, BTreeMap<String, String>>;
 
 /// A sidecar's report about itself, sent with `POST /v1/reports`.
@@ -57,6 +57,9 @@ pub enum PolicyReport {
         /// Names of the limits with nearly as many keys as `maxKeys` allows.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         nearly_full: Vec<String>,
+        /// Whether gateways have asked about a descriptor that the policy counts. Only of a service.
+        #[serde(default, skip_serializing_if = "is_false")]
+        asked: bool,
     },
     /// The sidecar cannot enforce this version. The version that was applied before stays applied.
     #[serde(rename = "refused", rename_all = "camelCase")]
@@ -66,6 +69,11 @@ pub enum PolicyReport {
         /// Reason for the nack.
         reason: String,
     },
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// A peer that reports the addresses of clients and that a policy does not trust. For the policy, all its clients

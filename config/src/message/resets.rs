@@ -22,6 +22,8 @@ pub struct Resets {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ResetOrder {
+    /// Namespace of the policy.
+    pub namespace: String,
     /// Name of the policy.
     pub policy: String,
     /// Name of the limit.

@@ -41,6 +41,12 @@ pub struct CompiledLimit {
     /// Indexes of the parts whose values operators may read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub public_parts: Vec<usize>,
+    /// Keys of the entries of descriptors whose values are the parts of the key, in their order. Only with a match for descriptors.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entry_keys: Vec<String>,
+    /// Largest number of requests that a descriptor may bring along in place of the rate's; if absent, none may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_override: Option<u64>,
     /// Treatment of a request that lacks a part of the key.
     pub on_missing: OnMissing,
     /// Number of keys that the store keeps at most, within 25 %. New keys beyond it share one counter. `None` is

@@ -22,7 +22,7 @@ pub enum Explained {
 
 /// The reason why a limit does not apply to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NotApplied {
+pub enum NotApplied {
     /// No entry of `matches` applies.
     NotMatched,
     /// The entry of `except` at this position applies.

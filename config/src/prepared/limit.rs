@@ -9,6 +9,7 @@ use http::{HeaderName, Method};
 use sluice_limiter::adaptive::Adaptive;
 use sluice_limiter::{MAX_CONCURRENT, OutOfRange};
 
+use crate::descriptor::Pair;
 use crate::expression::PreparedExpression;
 use crate::jwt::JwtVerifier;
 use crate::key::{Identity, InvalidClient, KeyBuilder, KeyPart, OnMissing};
@@ -20,6 +21,7 @@ use crate::path::Readings;
 use crate::policy::{Boosted, CompiledLimit, LimitKind, Mode, Queue, Slots};
 use crate::prepared::blobs::Blobs;
 use crate::prepared::charge::PreparedCharge;
+use crate::prepared::descriptors::DescriptorLimit;
 use crate::prepared::exceptions::{Exception, Exceptions};
 use crate::prepared::explanation::NotApplied;
 use crate::prepared::index::applies_to_all;
@@ -59,10 +61,14 @@ pub struct PreparedLimit {
     pub applies_to_all: bool,
     /// Conditions on requests, which an index reads.
     pub conditions: Vec<Match>,
+    /// How it counts the descriptors of gateways' questions, if it does.
+    descriptors: Option<DescriptorLimit>,
     /// Number of regular expressions. Each takes memory.
     pub regexes: usize,
     /// Number of requests for which a condition in CEL had no value.
     pub expression_errors: Arc<AtomicU64>,
+    /// Positions in the policy of the entries of `matches` that are for requests.
+    entries: Vec<usize>,
     matches: Vec<Matcher>,
     except: Vec<Matcher>,
     when: Option<PreparedExpression>,
@@ -137,7 +143,9 @@ impl PreparedLimit {
         verifiers: &[Arc<JwtVerifier>],
     ) -> Result<Self, Nack> {
         let (kind, exceptions) = prepare_kind(&limit.kind, blobs)?;
-        let matches = Matcher::all(&limit.matches, Purpose::Limit)?;
+        let for_requests = || limit.matches.iter().enumerate().filter(|(_, entry)| entry.is_for_requests());
+        let conditions: Vec<_> = for_requests().map(|(_, entry)| entry.clone()).collect();
+        let matches = Matcher::all(&conditions, Purpose::Limit)?;
         let expression_errors = Arc::default();
         let key = KeyBuilder::with_jwt(&limit.key, limit.on_missing, verifiers, &expression_errors)?
             .with_public(limit.public_parts.clone());
@@ -162,12 +170,20 @@ impl PreparedLimit {
             except: Matcher::all(&limit.except, Purpose::Exemption)?,
             when: limit.when.as_ref().map(PreparedExpression::new).transpose()?,
             applies_to_all: applies_to_all(limit),
-            conditions: limit.matches.clone(),
+            descriptors: DescriptorLimit::of(limit),
+            entries: for_requests().map(|(position, _)| position).collect(),
+            conditions,
             regexes: limit.regexes(),
             all_clients: key.describe_all().map(Into::into),
             key,
             expression_errors,
         })
+    }
+
+    /// Reports whether the limit applies to requests of HTTP, and not only to descriptors.
+    #[must_use]
+    pub fn is_for_requests(&self) -> bool {
+        self.descriptors.is_none() || !self.matches.is_empty()
     }
 
     /// Names the effect on a request for which the limit has no room.
@@ -223,7 +239,7 @@ impl PreparedLimit {
     ) -> Option<NotApplied> {
         let mut first =
             |all: &[Matcher]| all.iter().position(|matcher| matcher.matches(request, path, &mut address));
-        if !self.matches.is_empty() && first(&self.matches).is_none() {
+        if !self.is_for_requests() || !self.matches.is_empty() && first(&self.matches).is_none() {
             return Some(NotApplied::NotMatched);
         }
         if let Some(position) = first(&self.except) {
@@ -243,7 +259,7 @@ impl PreparedLimit {
     ) -> String {
         const MOST: usize = 4;
         let mut text = String::new();
-        for (entry, matcher) in self.matches.iter().enumerate().take(MOST) {
+        for (entry, matcher) in self.entries.iter().zip(&self.matches).take(MOST) {
             if let Some(condition) = matcher.first_failing(request, path, &mut address) {
                 let separator = if text.is_empty() { "" } else { ", " };
                 text += &format!("{separator}matches[{entry}].{condition}");
@@ -296,8 +312,49 @@ impl PreparedLimit {
         values: &[String],
     ) -> Result<(u128, Option<Choice>), InvalidClient> {
         let key = self.key.identify_values(secret, values)?;
-        let granted = || self.exceptions.granted(&self.key.client_name(values.first()?)?);
+        let granted = || self.exceptions.granted(&self.key.client_name(values.first()?.as_bytes())?);
         Ok((key, granted()))
+    }
+
+    /// Iterates over the domains whose descriptors the limit may count.
+    pub fn domains(&self) -> impl Iterator<Item = &str> {
+        self.descriptors.iter().flat_map(DescriptorLimit::domains)
+    }
+
+    /// Reports whether the limit counts a descriptor of a domain.
+    #[must_use]
+    pub fn counts_descriptor(&self, domain: &[u8], pairs: &[Pair<'_>]) -> bool {
+        self.descriptors.as_ref().is_some_and(|descriptors| descriptors.counts(domain, pairs))
+    }
+
+    /// Returns the largest number of requests that a descriptor may bring along in place of the rate's; `None` if none may.
+    #[must_use]
+    pub fn max_override(&self) -> Option<u64> {
+        self.descriptors.as_ref()?.max_override
+    }
+
+    /// Returns the client of a descriptor that the limit counts, with the rates that decide. It has the counter of a request with the
+    /// same values.
+    ///
+    /// # Errors
+    /// The limit does not apply to this client.
+    pub fn identify_descriptor(
+        &self,
+        pairs: &[Pair<'_>],
+        secret: &KeySecret,
+    ) -> Result<Identified, NotApplied> {
+        let descriptors = self.descriptors.as_ref().ok_or(NotApplied::NotMatched)?;
+        let (identity, granted) = descriptors.client(&self.key, &self.exceptions, pairs, secret);
+        let rates = match granted.unwrap_or(Choice::Rates(0)) {
+            Choice::Rates(rates) => rates,
+            Choice::Unlimited => return Err(NotApplied::Unlimited),
+            Choice::Deny => return Ok(Identified::Refused(Refusal::Tier)),
+        };
+        match identity {
+            Identity::Key(key) => Ok(Identified::Counted { key, rates, cost: 1 }),
+            Identity::Skip => Err(NotApplied::KeyMissing),
+            Identity::Deny => Ok(Identified::Refused(Refusal::KeyMissing)),
+        }
     }
 
     /// Returns the pattern of the path by which the limit applies to a request.

@@ -5,6 +5,7 @@
 //! - [`charge`]: what a limit charges for a request, and how the outcome corrects it.
 //! - [`blobs`]: content that policies refer to by its hash.
 //! - [`index`]: finds the limits that may apply to a request.
+//! - `descriptors`: the descriptors of gateways' questions that a limit counts.
 //! - `exceptions`: tiers, and the plans of single clients.
 //! - `explanation`: how a limit treats a request, for operators.
 //! - [`rejection`]: the response to a request that a limit denies; [`template`]: texts with placeholders.
@@ -13,6 +14,7 @@
 
 pub mod blobs;
 pub mod charge;
+mod descriptors;
 mod exceptions;
 mod explanation;
 pub mod index;
@@ -25,7 +27,7 @@ pub mod template;
 mod untrusted_proxy;
 
 pub use blobs::Blobs;
-pub use explanation::Explained;
+pub use explanation::{Explained, NotApplied};
 pub use limit::{Identified, PreparedAdaptive, PreparedKind, PreparedLimit, Refusal};
 pub use policy::{Domain, PreparedPolicy};
 pub use rate_set::RateSet;

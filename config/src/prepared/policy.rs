@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::client_address::{self, ClientAddress};
@@ -52,6 +53,8 @@ pub struct PreparedPolicy {
     pub domain: Option<Domain>,
     client_address: Option<ClientAddress>,
     untrusted_proxy: UntrustedProxyDetector,
+    /// Whether gateways have asked about a descriptor that a limit counts.
+    asked: AtomicBool,
 }
 
 /// A domain, whose rules refer to the limits of a policy.
@@ -126,6 +129,7 @@ impl PreparedPolicy {
             domain: None,
             client_address: policy.client_address,
             untrusted_proxy: UntrustedProxyDetector::default(),
+            asked: AtomicBool::new(false),
         })
     }
 
@@ -133,6 +137,20 @@ impl PreparedPolicy {
     #[must_use]
     pub fn qualified_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// Notes that a gateway has asked about a descriptor that a limit counts.
+    pub fn note_asked(&self) {
+        // Most questions find it noted, and must not write to what all workers read.
+        if !self.is_asked() {
+            self.asked.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Reports whether gateways have asked about a descriptor that a limit counts.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
     }
 
     /// Returns the names of the limits with nearly as many keys as they may have.

@@ -7,7 +7,7 @@ use sluice_config::expression::{Expression, PreparedExpression};
 use sluice_config::matches::full_match_regex;
 
 use crate::duration;
-use crate::violation::{UNKNOWN_FIELD, Violation};
+use crate::violation::{Kind, UNKNOWN_FIELD, Violation};
 
 /// Largest number of regular expressions in a policy. Each takes memory in every sidecar.
 const MAX_REGEXES: usize = 64;
@@ -105,9 +105,14 @@ impl<'a> Field<'a> {
 
     /// Reports a violation, unless this field has one already.
     pub(crate) fn violation(&self, message: impl Display) {
+        self.violation_of(Kind::Invalid, message);
+    }
+
+    /// Reports a violation of a kind, unless this field has one already.
+    pub(crate) fn violation_of(&self, kind: Kind, message: impl Display) {
         let mut violations = self.report.violations.borrow_mut();
         if !violations.iter().any(|known| known.path == self.path) {
-            violations.push(Violation::new(&self.path, message.to_string()));
+            violations.push(Violation { kind, ..Violation::new(&self.path, message.to_string()) });
         }
     }
 

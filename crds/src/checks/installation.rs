@@ -1,5 +1,7 @@
 //! The settings of an installation that apply to all its policies.
 
+use std::collections::BTreeMap;
+
 use sluice_config::client_address::ClientAddress;
 
 /// The settings of an installation that apply to all its policies.
@@ -9,6 +11,8 @@ pub struct Installation {
     pub client_address: Option<ClientAddress>,
     /// Largest `maxKeys` of a limit.
     pub max_keys: u64,
+    /// Domains of gateways' questions that namespaces may name beside their own, with these namespaces.
+    pub domains: BTreeMap<String, Vec<String>>,
     /// Text that follows "ask" where a policy wants more than the installation allows.
     pub contact: String,
 }
@@ -18,7 +22,16 @@ const MAX_KEYS: u64 = 1_000_000;
 
 impl Default for Installation {
     fn default() -> Self {
-        Self { client_address: None, max_keys: MAX_KEYS, contact: "the administrators of Sluice".to_owned() }
+        let contact = "the administrators of Sluice".to_owned();
+        Self { client_address: None, max_keys: MAX_KEYS, domains: BTreeMap::new(), contact }
+    }
+}
+
+impl Installation {
+    /// Reports whether a namespace may name a domain that is not its own.
+    #[must_use]
+    pub fn grants(&self, domain: &str, namespace: &str) -> bool {
+        self.domains.get(domain).is_some_and(|namespaces| namespaces.iter().any(|known| known == namespace))
     }
 }
 
@@ -27,6 +40,8 @@ pub use args::InstallationArgs;
 
 #[cfg(feature = "args")]
 mod args {
+    use std::collections::BTreeMap;
+
     use ipnet::IpNet;
     use serde::Deserialize as _;
     use serde::de::IntoDeserializer as _;
@@ -54,20 +69,40 @@ mod args {
         #[arg(long, env = "SLUICE_MAX_KEYS_PER_LIMIT", value_name = "KEYS", default_value_t = MAX_KEYS)]
         #[arg(value_parser = clap::value_parser!(u64).range(10_000..=100_000_000))]
         max_keys_per_limit: u64,
+        /// Domains of gateways' questions that namespaces may name beside their own, separated by commas: shop.example=shop
+        #[arg(long, env = "SLUICE_DOMAINS", value_name = "DOMAIN=NAMESPACE", value_delimiter = ',')]
+        #[arg(value_parser = grant)]
+        domains: Vec<(String, String)>,
     }
 
     impl From<&InstallationArgs> for Installation {
         fn from(args: &InstallationArgs) -> Self {
-            let InstallationArgs { trusted_proxies, client_address_header, max_keys_per_limit } =
-                args.clone();
+            let InstallationArgs {
+                trusted_proxies,
+                client_address_header,
+                max_keys_per_limit,
+                domains: grants,
+            } = args.clone();
+            let mut domains = BTreeMap::<_, Vec<_>>::new();
+            for (domain, namespace) in grants {
+                domains.entry(domain).or_default().push(namespace);
+            }
             let is_set = !trusted_proxies.is_empty();
             let client_address = ClientAddress { trusted_proxies, header: client_address_header };
             Self {
                 client_address: is_set.then_some(client_address),
                 max_keys: max_keys_per_limit,
+                domains,
                 ..Self::default()
             }
         }
+    }
+
+    fn grant(text: &str) -> Result<(String, String), String> {
+        let parts =
+            text.rsplit_once('=').filter(|(domain, namespace)| !domain.is_empty() && !namespace.is_empty());
+        let (domain, namespace) = parts.ok_or("write DOMAIN=NAMESPACE")?;
+        Ok((domain.to_owned(), namespace.to_owned()))
     }
 
     fn header(text: &str) -> Result<AddressHeader, Error> {

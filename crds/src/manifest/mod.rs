@@ -220,7 +220,7 @@ fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<Load
     match kind {
         Kind::Policy => {
             let compiled = compile(&object, installation).map_err(located);
-            let Compiled { policy, pods: _, overrides, jwks, warnings } = match compiled {
+            let Compiled { policy, pods: _, enforced_by: _, overrides, jwks, warnings } = match compiled {
                 Ok(compiled) if problems.is_empty() => compiled,
                 Ok(_) => return Err(problems),
                 Err(found) => return Err(with_metadata(problems, found)),

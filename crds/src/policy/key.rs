@@ -37,6 +37,11 @@ pub struct KeyPart {
     /// API keys. Default: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public: Option<bool>,
+    /// Key of the entry that has the value in descriptors, so that a client has one counter for requests and for questions of
+    /// gateways. Only with `rls` in `matches`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub descriptor_key: Option<String>,
 }
 
 /// The source of a part of a key.
@@ -68,6 +73,17 @@ pub enum KeySource {
     /// The client's address, or the network that it belongs to.
     #[serde(rename = "clientIP")]
     ClientIp(ClientIpKey),
+    /// The value of an entry of a descriptor, in questions of gateways. Only in a limit that is for nothing else.
+    Descriptor(DescriptorKey),
+}
+
+/// An entry of a descriptor as a part of a key.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct DescriptorKey {
+    /// Key of the entry.
+    #[schemars(length(min = 1, max = 253))]
+    pub key: String,
 }
 
 /// A header as a part of a key.
@@ -181,7 +197,8 @@ impl Key {
             | KeySource::GrpcMethod(_)
             | KeySource::PathTemplate(_)
             | KeySource::Cel(_)
-            | KeySource::JwtClaim(_) => true,
+            | KeySource::JwtClaim(_)
+            | KeySource::Descriptor(_) => true,
             KeySource::Method(_) | KeySource::Path(_) | KeySource::Host(_) | KeySource::ClientIp(_) => false,
         })
     }
@@ -193,7 +210,22 @@ impl Key {
     }
 }
 
+impl KeyPart {
+    /// Returns the key of the entry that has the value in descriptors.
+    pub(super) fn entry_key(&self) -> Option<&str> {
+        match &self.source {
+            KeySource::Descriptor(DescriptorKey { key }) => Some(key),
+            _ => self.descriptor_key.as_deref(),
+        }
+    }
+}
+
 impl KeySource {
+    /// Reports whether only descriptors have the value.
+    pub(super) fn is_descriptor(&self) -> bool {
+        matches!(self, Self::Descriptor(_))
+    }
+
     fn compile(&self, at: &Field<'_>) -> Option<key::KeyPart> {
         let bits =
             |prefix: Option<i32>, default| prefix.and_then(|bits| bits.try_into().ok()).unwrap_or(default);
@@ -230,6 +262,7 @@ impl KeySource {
                 }
                 key::KeyPart::JwtClaim { jwt: jwt.clone(), claim: claim.clone() }
             }
+            Self::Descriptor(DescriptorKey { key }) => key::KeyPart::Descriptor(key.clone()),
             Self::ClientIp(ip) => key::KeyPart::ClientIp {
                 ipv4_prefix: bits(ip.ipv4_prefix, 32),
                 ipv6_prefix: bits(ip.ipv6_prefix, 64),

@@ -22,6 +22,7 @@ use crate::checks::installation::Installation;
 use crate::checks::redundant_rates;
 use crate::checks::redundant_rates::Relation;
 use crate::duration;
+use crate::policy::rls::AllowOverride;
 use crate::policy::selection::compile_when;
 use crate::policy::{ContentRef, Key, Selection};
 
@@ -102,6 +103,10 @@ pub struct Limit {
     /// Treatment of a request that the limit denies. Default: reject, with status 429 and problem details.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_limit: Option<OnLimit>,
+    /// Lets the descriptors of gateways' questions bring along a number of requests of their own. Default: they are counted by the
+    /// rate. Only with `rls` in `matches`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow_override: Option<AllowOverride>,
 }
 
 impl Limit {

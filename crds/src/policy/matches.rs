@@ -1,5 +1,6 @@
 //! Conditions that select requests.
 
+use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sluice_config::matches;
@@ -8,10 +9,12 @@ use sluice_config::path::normalize;
 
 use crate::checks::field::Field;
 use crate::policy::client_address;
+use crate::policy::rls::{Place, RlsMatch};
 
 /// Conditions on a request, all of which must hold. At least one is required.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.rls) || !(has(self.path) || has(self.methods) || has(self.hosts) || has(self.headers) || has(self.query) || has(self.cookies) || has(self.grpc) || has(self.clientCIDRs))").message("rls is about a gateway's question, which has nothing else: use an entry of its own"))]
 pub struct Match {
     /// Condition on the path, without the query. In `matches` of a limit, and of a tier with `deny`, every spelling counts
     /// under which an application may understand the path: /v1/pay is also meant by /V1/Pay, /v1/pay/, /v1//pay,
@@ -56,6 +59,10 @@ pub struct Match {
     #[schemars(rename = "clientCIDRs", length(max = 64), inner(length(max = 64)))]
     #[serde(rename = "clientCIDRs")]
     pub client_cidrs: Vec<String>,
+    /// Condition on a descriptor of a gateway's question to the service, with no other condition beside it. Only in `matches` of a
+    /// limit in `limits`. An entry without it is for requests of HTTP, which sidecars see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rls: Option<RlsMatch>,
 }
 
 /// A condition on the path: exactly one of exact, prefix, template and regex.
@@ -146,13 +153,24 @@ pub enum ValueMatch {
 }
 
 impl Match {
+    /// Compiles a match for requests. One for descriptors is refused.
     pub(crate) fn compile(&self, at: &Field<'_>) -> matches::Match {
-        let Self { path, methods, hosts, headers, query, cookies, grpc, client_cidrs } = self;
+        self.compile_in(at, Place::Other)
+    }
+
+    pub(super) fn compile_in(&self, at: &Field<'_>, place: Place) -> matches::Match {
+        let Self { path, methods, hosts, headers, query, cookies, grpc, client_cidrs, rls } = self;
         if *self == Self::default() {
             at.violation(
                 "is empty, so it would match every request: set at least one of path, methods, hosts, headers, query, \
-                 cookies, grpc, clientCIDRs",
+                 cookies, grpc, clientCIDRs, rls",
             );
+        }
+        if rls.is_some() && place == Place::Other {
+            at.at("rls").violation("is only allowed in `matches` of a limit in `limits`: remove it");
+        } else if rls.is_some() && *self != (Self { rls: rls.clone(), ..Self::default() }) {
+            at.at("rls")
+                .violation("is about a gateway's question, which has nothing else: use an entry of its own");
         }
         if path.is_some() && grpc.is_some() {
             at.at("grpc").violation("is a condition on the path, so `path` is not allowed beside it: remove one, or use two entries");
@@ -190,6 +208,7 @@ impl Match {
             query: parameters("query", query, check_parameter_name),
             cookies: parameters("cookies", cookies, check_cookie_name),
             client_cidrs: client_cidrs.iter().enumerate().filter_map(network).collect(),
+            rls: rls.as_ref().map(|rls| rls.compile(&at.at("rls"))),
         }
     }
 }

@@ -4,7 +4,10 @@
 //! A union is an enum: in YAML an object with exactly one field.
 //!
 //! - [`spec`]: the whole policy; [`target_ref`], [`client_address`] and [`store_ref`] apply to all its limits.
+//! - [`enforced_by`]: sidecars, the service, or both.
 //! - [`selection`]: what all limits have: name, mode, [`mod@matches`] and [`key`].
+//! - [`rls`]: conditions on the descriptors of gateways' questions.
+//! - `questions`: what a limit can do behind the service.
 //! - [`limit`]: a limit on the rate of requests: its rates, tiers, plans, algorithm and enforcement.
 //! - [`jwt`]: tokens that identify clients.
 //! - [`content_ref`]: content in a Secret or ConfigMap.
@@ -15,11 +18,14 @@ pub mod adaptive;
 pub mod client_address;
 pub mod concurrency;
 pub mod content_ref;
+pub mod enforced_by;
 pub mod jwt;
 pub mod key;
 pub mod limit;
 pub mod matches;
 pub mod priority;
+mod questions;
+pub mod rls;
 pub mod selection;
 pub mod spec;
 pub mod status;
@@ -30,6 +36,7 @@ pub use adaptive::Adaptive;
 pub use client_address::ClientAddress;
 pub use concurrency::{Concurrency, ConcurrencyKind};
 pub use content_ref::{ContentKind, ContentRef, OverrideSources};
+pub use enforced_by::{EnforcedBy, Enforcer};
 pub use jwt::Jwt;
 pub use key::Key;
 pub use limit::{Algorithm, Allowance, Enforcement, Limit, OnLimit, Plan, Rate, Tier};

@@ -9,6 +9,7 @@ use sluice_config::policy::{CompiledLimit, LimitKind, Mode};
 use crate::checks::field::Field;
 use crate::expression::compile_condition;
 use crate::policy::key::KeySource;
+use crate::policy::rls::Place;
 use crate::policy::{Key, Match};
 
 /// The name of a limit, the requests that it applies to, and how it identifies clients.
@@ -62,8 +63,13 @@ impl Selection {
     /// Compiles a limit of this kind.
     pub(crate) fn compile(&self, at: &Field<'_>, policy_mode: Mode, kind: LimitKind) -> CompiledLimit {
         let Self { name, mode, matches, except, when, key } = self;
-        let compile = |field: &str, entries: &[Match]| {
-            entries.iter().enumerate().map(|(n, entry)| entry.compile(&at.at(field).entry(n))).collect()
+        let compile = |field: &str, entries: &[Match], place| {
+            let entries = entries.iter().enumerate();
+            entries.map(|(n, entry)| entry.compile_in(&at.at(field).entry(n), place)).collect()
+        };
+        let place = match kind {
+            LimitKind::Rates(_) => Place::Limit,
+            LimitKind::Slots(_) | LimitKind::Adaptive(_) => Place::Other,
         };
         CompiledLimit {
             name: name.clone(),
@@ -72,12 +78,14 @@ impl Selection {
                 (Mode::Shadow, _) | (_, Some(Mode::Shadow)) => Mode::Shadow,
                 (Mode::Enforce, Some(Mode::Enforce) | None) => Mode::Enforce,
             },
-            matches: compile("matches", matches),
-            except: compile("except", except),
+            matches: compile("matches", matches, place),
+            except: compile("except", except, Place::Other),
             when: when.as_ref().and_then(|when| compile_when(&at.at("when"), when)),
             key: key.as_ref().map(|key| key.compile(&at.at("key"))).unwrap_or_default(),
             public_parts: key.as_ref().map(Key::public_parts).unwrap_or_default(),
             on_missing: key.as_ref().map(|key| key.on_missing).unwrap_or_default(),
+            entry_keys: Vec::new(),
+            max_override: None,
             max_keys: None,
             reject: None,
             queue: None,

@@ -18,10 +18,11 @@ use crate::checks::client_warnings;
 use crate::checks::field::Field;
 use crate::checks::installation::Installation;
 use crate::policy::OverrideSources;
+use crate::policy::enforced_by::{self, EnforcedBy, Enforcer};
 use crate::policy::jwt::JwksSource;
 use crate::policy::{
     ClientAddress, Concurrency, Jwt, Limit, PodSelection, Priority, RateLimitPolicyStatus, StoreRef,
-    TargetRef, priority, target_ref,
+    TargetRef, priority, questions, target_ref,
 };
 
 /// Smallest number of requests for which leases save calls. A pod whose part of the quota is below about 20 leases
@@ -54,6 +55,7 @@ const MIN_LEASED_REQUESTS: u64 = 50;
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.limits) || has(self.concurrency)").message("at least one of limits, concurrency must be set"))]
 #[x_kube(validation = Rule::new("!has(self.selector) || !has(self.targetRefs)").message("at most one of selector, targetRefs may be set"))]
+#[x_kube(validation = Rule::new("!has(self.enforcedBy) || self.enforcedBy.exists(e, e == 'Sidecar') || !(has(self.selector) || has(self.targetRefs) || has(self.concurrency))").message("selector, targetRefs and concurrency are for sidecars, which do not enforce this policy: add Sidecar to enforcedBy, or remove them"))]
 #[x_kube(validation = Rule::new("!has(self.limits) || !has(self.concurrency) || self.concurrency.all(c, self.limits.all(l, l.name != c.name))").message("names must be unique among limits and concurrency together"))]
 pub struct RateLimitPolicySpec {
     /// Labels of the pods of this namespace that the policy applies to. Without `selector` and `targetRefs` it applies to
@@ -64,6 +66,13 @@ pub struct RateLimitPolicySpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 16))]
     pub target_refs: Vec<TargetRef>,
+    /// The enforcers of the policy. A limit has one counter for all that enforce it.
+    /// - Sidecar (default): the sidecars of the selected pods, for requests of HTTP.
+    /// - Service: the service of the installation, for questions of gateways that an entry of `matches` with `rls` names.
+    #[serde(default = "enforced_by::sidecar")]
+    #[schemars(length(min = 1, max = 2))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub enforced_by: Vec<Enforcer>,
     /// Effect of the limits:
     /// - Enforce (default): requests over a limit are rejected.
     /// - Shadow: decisions are counted in the metrics, and every request passes.
@@ -145,7 +154,9 @@ impl RateLimitPolicySpec {
         namespace: String,
         name: String,
     ) -> (Option<CompiledPolicy>, PodSelection) {
-        let pods = self.pods(at);
+        let by = EnforcedBy::new(&self.enforced_by);
+        self.check_enforcers(at, by);
+        let pods = if by.sidecar { self.pods(at) } else { PodSelection::Targets(Vec::new()) };
         let client_address = self.client_address.as_ref();
         let client_address = client_address.map(|address| address.compile(&at.at("clientAddress")));
         let client_address = client_address.or_else(|| installation.client_address.clone());
@@ -153,8 +164,12 @@ impl RateLimitPolicySpec {
             at.at("limits").violation("is required unless spec.concurrency is set");
         }
         let limits = self.limits.iter().enumerate();
-        let limits =
-            limits.map(|(n, limit)| Some(limit.compile(&at.at("limits").entry(n), self.mode, installation)));
+        let limits = limits.map(|(n, limit)| {
+            let at = at.at("limits").entry(n);
+            let mut compiled = limit.compile(&at, self.mode, installation);
+            questions::check(&at, limit, &mut compiled, by, installation, &namespace);
+            Some(compiled)
+        });
         let concurrency = self.concurrency.iter().enumerate().map(|(n, limit)| {
             let at = at.at("concurrency").entry(n);
             let same_name = |other: &Limit| other.selection.name == limit.selection.name;
@@ -190,6 +205,28 @@ impl RateLimitPolicySpec {
         client_warnings::warn(at, &policy, |index| self.field(at, index));
         self.check_store(at, &policy.limits);
         (Some(policy), pods)
+    }
+
+    /// Checks what depends on who enforces the policy.
+    fn check_enforcers(&self, at: &Field<'_>, by: EnforcedBy) {
+        let has_rls =
+            || self.limits.iter().flat_map(|limit| &limit.selection.matches).any(|entry| entry.rls.is_some());
+        if by.service && by.sidecar && !has_rls() {
+            at.at("enforcedBy").violation(
+                "has Service, which is asked nothing about this policy: add an entry with `rls` to `matches` of a limit, or remove \
+                 Service",
+            );
+        }
+        let are_set = [
+            ("selector", self.selector.is_some()),
+            ("targetRefs", !self.target_refs.is_empty()),
+            ("concurrency", !self.concurrency.is_empty()),
+        ];
+        for (field, _) in are_set.into_iter().filter(|(_, is_set)| *is_set && !by.sidecar) {
+            at.at(field).violation(
+                "is for sidecars, which do not enforce this policy: add Sidecar to spec.enforcedBy, or remove it",
+            );
+        }
     }
 
     /// Adds the priorities to the adaptive limits.

@@ -5,13 +5,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use sluice_config::descriptor::{Found, RateUnit, RuleAllowance, descriptor_key};
 use sluice_config::policy::Consistency;
-use sluice_config::prepared::Domain;
+use sluice_config::prepared::{Domain, Identified, NotApplied};
 use sluice_limiter::{Algorithm, Burst, Period, Rate, Requests};
 use sluice_store::{KeyHash, LimitPlan, LimitSpec, PlannedCounter};
 use smallvec::SmallVec;
 
 use crate::descriptors::question::{CurrentLimit, Hits, Outcome, OverrideRate, Question, Status};
-use crate::limit::active::ActivePolicy;
+use crate::limit::active::{ActivePolicy, Effect};
 use crate::limit::index::LimitIndex;
 use crate::limit::snapshot::Snapshot;
 
@@ -28,6 +28,8 @@ pub(super) struct Checked {
     /// Whether the rule is in Shadow.
     pub(super) is_observed: bool,
     pub(super) gives_back: bool,
+    /// Position of the store that has the counter.
+    pub(super) store: usize,
     /// A check has each counter once. A counter that has two numbers in a question, because a descriptor brings one along, is
     /// checked again after all others.
     pub(super) layer: usize,
@@ -36,7 +38,7 @@ pub(super) struct Checked {
 /// The descriptors of a question by how they are checked.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
-    /// Checked together, in the order of their layers.
+    /// Checked together, in the order of their layers and stores.
     pub(super) asked: SmallVec<[Checked; 2]>,
     /// Each checked alone: they deny nothing.
     pub(super) observed: Vec<Checked>,
@@ -108,33 +110,122 @@ pub(super) fn group(
             // A counter that values share is not for a rate that one of them brings along.
             Some(_) | None => descriptor_key(&descriptor.pairs, secret),
         };
-        let cost = match descriptor.hits {
-            Hits::One => 1,
-            Hits::None => 0,
-            Hits::Used(hits) | Hits::GivenBack(hits) => hits.min(sluice_limiter::MAX_COUNT),
-        };
         let is_quota = rule(n).is_some_and(|rule| rule.is_quota);
         let checked = Checked {
             positions: SmallVec::from_slice(&[n]),
             limit,
-            counter: PlannedCounter { limit: plan, key: KeyHash(key), cost },
+            counter: PlannedCounter { limit: plan, key: KeyHash(key), cost: cost(descriptor.hits) },
             name: rule(n).map(|rule| rule.name.clone()).unwrap_or_default(),
             is_quota,
             is_observed,
             gives_back: matches!(descriptor.hits, Hits::GivenBack(_)),
+            store: policy.store,
             layer: 0,
         };
-        match descriptor.hits {
-            Hits::Used(_) => groups.used.push(checked),
-            Hits::GivenBack(_) => groups.given_back.push(checked),
-            Hits::One | Hits::None if is_quota || is_observed || question.is_shadow => {
-                groups.observed.push(checked);
+        groups.add(descriptor.hits, checked, question.is_shadow);
+    }
+    groups
+}
+
+impl Groups {
+    /// Adds a counter to those that are checked as it is.
+    fn add(&mut self, hits: Hits, checked: Checked, is_shadow: bool) {
+        match hits {
+            Hits::Used(_) => self.used.push(checked),
+            Hits::GivenBack(_) => self.given_back.push(checked),
+            Hits::One | Hits::None if checked.is_quota || checked.is_observed || is_shadow => {
+                self.observed.push(checked);
             }
-            Hits::One | Hits::None => add(&mut groups.asked, checked),
+            Hits::One | Hits::None => add(&mut self.asked, checked),
         }
     }
-    groups.asked.sort_by_key(|checked| checked.layer);
-    groups
+
+    /// Puts those that are checked together into their order.
+    pub(super) fn sorted(mut self) -> Self {
+        self.asked.sort_by_key(|checked| (checked.layer, checked.store));
+        self
+    }
+
+    /// Finds the limits of policies that count each descriptor, and divides them by how they are checked. Writes the status of those
+    /// that a limit denies or admits without counting.
+    pub(super) fn add_limits(
+        &mut self,
+        question: &Question<'_>,
+        snapshot: &Snapshot,
+        limits: &[(u16, u16)],
+        statuses: &mut [Status],
+    ) {
+        for &(position, number) in limits {
+            let policy = &snapshot.policies[usize::from(position)];
+            let prepared = &policy.prepared.limits[usize::from(number)];
+            let base = LimitIndex { policy: position, limit: number, rates: 0 };
+            let active = snapshot.limit(base);
+            let is_observed = matches!(active.effect, Effect::Observe);
+            for (n, descriptor) in question.descriptors.iter().enumerate() {
+                if !prepared.counts_descriptor(question.domain, &descriptor.pairs) {
+                    continue;
+                }
+                policy.prepared.note_asked();
+                let name = || -> Arc<str> { prepared.name.as_str().into() };
+                let (key, rates) = match prepared
+                    .identify_descriptor(&descriptor.pairs, snapshot.secret(policy))
+                {
+                    Ok(Identified::Counted { key, rates, cost: _ }) => (key, rates),
+                    Ok(Identified::Refused(_)) => {
+                        let outcome = if is_observed { Outcome::Observed } else { Outcome::OverLimit };
+                        self.is_denied |= !is_observed && !question.is_shadow;
+                        let (unit, multiplier) =
+                            active.base().plan.spec.rates.first().map_or((RateUnit::Second, 1), RateUnit::of);
+                        let limit = Some(CurrentLimit { requests: 0, unit, multiplier, name: name() });
+                        let reset_seconds = unit.seconds().saturating_mul(multiplier.into());
+                        statuses[n].merge(Status {
+                            outcome,
+                            limit,
+                            remaining: 0,
+                            reset_seconds,
+                            is_quota: false,
+                        });
+                        continue;
+                    }
+                    Err(NotApplied::Unlimited) => {
+                        let outcome = Outcome::Unlimited;
+                        let (limit, remaining, reset_seconds, is_quota) = (None, u64::MAX, 0, false);
+                        statuses[n].merge(Status { outcome, limit, remaining, reset_seconds, is_quota });
+                        continue;
+                    }
+                    Err(_) => continue,
+                };
+                let limit = LimitIndex { rates, ..base };
+                let plan = match (descriptor.rate, prepared.max_override()) {
+                    (Some(rate), Some(max)) => {
+                        let requests = rate.requests.min(u32::try_from(max).unwrap_or(u32::MAX));
+                        override_plan(snapshot, base, policy, OverrideRate { requests, ..rate })
+                    }
+                    _ => snapshot.rates(limit).plan.clone(),
+                };
+                let checked = Checked {
+                    positions: SmallVec::from_slice(&[n]),
+                    limit,
+                    counter: PlannedCounter { limit: plan, key: KeyHash(key), cost: cost(descriptor.hits) },
+                    name: name(),
+                    is_quota: false,
+                    is_observed,
+                    gives_back: matches!(descriptor.hits, Hits::GivenBack(_)),
+                    store: policy.store,
+                    layer: 0,
+                };
+                self.add(descriptor.hits, checked, question.is_shadow);
+            }
+        }
+    }
+}
+
+fn cost(hits: Hits) -> u64 {
+    match hits {
+        Hits::One => 1,
+        Hits::None => 0,
+        Hits::Used(hits) | Hits::GivenBack(hits) => hits.min(sluice_limiter::MAX_COUNT),
+    }
 }
 
 /// Returns the time until a unit of time begins anew, in seconds.
@@ -146,7 +237,7 @@ fn until_next(unit: RateUnit) -> u64 {
 /// Adds a descriptor to those that are checked together.
 fn add(asked: &mut SmallVec<[Checked; 2]>, mut checked: Checked) {
     let (key, spec) = (checked.counter.key, checked.counter.limit.spec.clone());
-    for other in asked.iter_mut().filter(|other| other.counter.key == key) {
+    for other in asked.iter_mut().filter(|other| other.counter.key == key && other.store == checked.store) {
         let others = &other.counter.limit.spec;
         if *others == spec {
             other.counter.cost += checked.counter.cost;

@@ -70,21 +70,35 @@ pub struct Status {
     pub is_quota: bool,
 }
 
-/// The decision of a rule about a descriptor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+impl Status {
+    /// A descriptor that nothing is for.
+    pub(crate) const UNMATCHED: Self =
+        Self { outcome: Outcome::Unmatched, limit: None, remaining: 0, reset_seconds: 0, is_quota: false };
+
+    /// Takes another limit's decision about the descriptor over if it is the stricter one.
+    pub(crate) fn merge(&mut self, other: Self) {
+        let strictness = |status: &Self| (status.outcome, std::cmp::Reverse(status.remaining));
+        if strictness(&other) > strictness(self) {
+            *self = other;
+        }
+    }
+}
+
+/// The decision of a rule about a descriptor, from the mildest to the strictest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     /// No rule is for it.
     Unmatched,
     /// Its rule admits everything.
     Unlimited,
-    /// The limit has room.
-    WithinLimit,
-    /// The limit has no room.
-    OverLimit,
     /// The limit has no room, and is in Shadow.
     Observed,
+    /// The limit has room.
+    WithinLimit,
     /// The limit has no room, and only the metadata of the answer tells it.
     QuotaExceeded,
+    /// The limit has no room.
+    OverLimit,
 }
 
 /// A limit, as an answer names it.

@@ -10,7 +10,7 @@ use sluice_config::policy::{Mode, StatusHeaders};
 use sluice_config::prepared::charge::{CostUnit, SettlementTerms};
 use sluice_config::prepared::rejection::Rejection;
 use sluice_config::prepared::{PreparedKind, RateSet};
-use sluice_config::{PreparedLimit, PreparedPolicy};
+use sluice_config::{KeySecret, PreparedLimit, PreparedPolicy};
 use sluice_limiter::Rate;
 use sluice_store::{Consistency, LimitPlan, LimitSpec, OnStoreFailure, Replicas};
 use smallvec::SmallVec;
@@ -33,6 +33,8 @@ pub(crate) struct ActivePolicy {
     pub(crate) replicas: Arc<Replicas>,
     /// Position of its store in the snapshot.
     pub(crate) store: usize,
+    /// The secret that its keys are hashed with, if it is not that of its store.
+    pub(crate) secret: Option<KeySecret>,
     /// The limits, in the order of `prepared.limits`.
     pub(crate) limits: Vec<ActiveLimit>,
 }

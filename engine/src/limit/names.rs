@@ -66,6 +66,14 @@ impl RateNames {
         &'a self,
         decisions: &'a [Decision],
     ) -> impl Iterator<Item = (&'a RateName, Decision)> {
+        self.deciding(decisions).map(|(_, name, decision)| (name, decision))
+    }
+
+    /// Iterates over the rates that decide by their positions, as [`Self::with`] does.
+    pub(crate) fn deciding<'a>(
+        &'a self,
+        decisions: &'a [Decision],
+    ) -> impl Iterator<Item = (usize, &'a RateName, Decision)> {
         let blocked_for = self.block(decisions).map(|(_, wait)| wait);
         let as_it_is = move |name: &RateName, decision: Decision| match (blocked_for, decision.retry_after) {
             (Some(wait), _) => Decision { remaining: 0, reset: decision.reset.max(wait), ..decision },
@@ -75,9 +83,9 @@ impl RateNames {
             }
             (None, _) => decision,
         };
-        self.rates.iter().zip(decisions).filter_map(move |(name, &decision)| {
+        self.rates.iter().zip(decisions).enumerate().filter_map(move |(position, (name, &decision))| {
             let name = name.as_ref()?;
-            Some((name, as_it_is(name, decision)))
+            Some((position, name, as_it_is(name, decision)))
         })
     }
 

@@ -33,6 +33,8 @@ pub(crate) struct Snapshot {
     index: Arc<Index>,
     /// The policies of domains, by the names of these.
     domains: Arc<HashMap<Box<[u8]>, u16>>,
+    /// The limits of other policies for the descriptors of each domain.
+    described: Arc<HashMap<Box<[u8]>, Vec<(u16, u16)>>>,
     /// Policy and limit of each number in the index.
     places: Arc<[(u16, u16)]>,
     /// The headers with which limits mark requests. Those of clients are removed.
@@ -58,12 +60,22 @@ impl Snapshot {
         let rejects = |policy: &ActivePolicy| policy.prepared.ambiguous_paths == AmbiguousPaths::Reject;
         let rejects_ambiguous_paths = policies.iter().any(rejects);
         // Policies of domains are for descriptors, not for requests.
-        let for_requests = || (0..).zip(&*policies).filter(|(_, policy)| policy.prepared.domain.is_none());
-        let limits = for_requests().flat_map(|(_, policy)| &policy.prepared.limits);
-        let index = Index::new(limits.map(|limit| limit.conditions.as_slice())).into();
-        let places =
-            for_requests().flat_map(|(p, policy)| (0..).zip(&policy.limits).map(move |(l, _)| (p, l)));
-        let places = places.collect();
+        let others = || (0..).zip(&*policies).filter(|(_, policy)| policy.prepared.domain.is_none());
+        let limits = || {
+            others().flat_map(|(p, policy)| {
+                (0..).zip(&policy.prepared.limits).map(move |(l, limit)| ((p, l), limit))
+            })
+        };
+        let for_requests = || limits().filter(|(_, limit)| limit.is_for_requests());
+        let index = Index::new(for_requests().map(|(_, limit)| limit.conditions.as_slice())).into();
+        let places = for_requests().map(|(place, _)| place).collect();
+        let mut described = HashMap::<Box<[u8]>, Vec<_>>::new();
+        for (place, limit) in limits() {
+            let domains: HashSet<_> = limit.domains().collect();
+            for domain in domains {
+                described.entry(domain.as_bytes().into()).or_default().push(place);
+            }
+        }
         let domains = (0..)
             .zip(&*policies)
             .filter_map(|(p, policy)| Some((policy.prepared.domain.as_ref()?.name.as_bytes().into(), p)));
@@ -75,6 +87,7 @@ impl Snapshot {
             stores,
             policies,
             domains,
+            described: Arc::new(described),
             index,
             places,
             mark_headers,
@@ -92,7 +105,8 @@ impl Snapshot {
     pub(crate) fn with_stores(&self, stores: Vec<(LimiterHandle, KeySecret)>) -> Self {
         let (policies, index, places) = (self.policies.clone(), self.index.clone(), self.places.clone());
         let (mark_headers, domains) = (self.mark_headers.clone(), self.domains.clone());
-        Self { stores, policies, domains, index, places, mark_headers, ..*self }
+        let described = self.described.clone();
+        Self { stores, policies, domains, described, index, places, mark_headers, ..*self }
     }
 
     /// Returns policy and limit of those that may apply to a request, in their order.
@@ -112,6 +126,11 @@ impl Snapshot {
         Some((position, policy, policy.prepared.domain.as_ref()?))
     }
 
+    /// Returns the limits of policies that may count descriptors of a domain, in their order; `None` if there are none.
+    pub(crate) fn described(&self, domain: &[u8]) -> Option<&[(u16, u16)]> {
+        self.described.get(domain).map(Vec::as_slice)
+    }
+
     /// Returns the limiter of a limit's store.
     pub(crate) fn limiter(&self, index: LimitIndex) -> &LimiterHandle {
         &self.stores[self.policies[usize::from(index.policy)].store].0
@@ -126,8 +145,8 @@ impl Snapshot {
     }
 
     /// Returns the secret that the keys of a policy are hashed with.
-    pub(crate) fn secret(&self, policy: &ActivePolicy) -> &KeySecret {
-        &self.stores[policy.store].1
+    pub(crate) fn secret<'a>(&'a self, policy: &'a ActivePolicy) -> &'a KeySecret {
+        policy.secret.as_ref().unwrap_or(&self.stores[policy.store].1)
     }
 
     pub(crate) fn limit(&self, index: LimitIndex) -> &ActiveLimit {
@@ -151,11 +170,11 @@ impl Snapshot {
         });
         let shadowed = limits.filter(|(_, (limit, _))| matches!(limit.effect, Effect::Observe));
         let denied = shadowed.filter_map(|(policy, (limit, prepared))| {
-            Some((&policy.prepared.name, &prepared.name, limit.denied_clients.distinct()?))
+            Some((policy.prepared.qualified_name(), &prepared.name, limit.denied_clients.distinct()?))
         });
         let mut all = ShadowDenied::new();
         for (policy, limit, clients) in denied.take(MAX_SHADOW_DENIED) {
-            all.entry(policy.clone()).or_default().insert(limit.clone(), clients.to_string());
+            all.entry(policy).or_default().insert(limit.clone(), clients.to_string());
         }
         all
     }

@@ -1,6 +1,6 @@
 //! Decides which policies can be active together.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use sluice_config::message::PolicyUid;
@@ -101,17 +101,19 @@ impl Size {
 /// precedence.
 pub(crate) fn fit(policies: &[IdentifiedPolicy]) -> (Vec<&IdentifiedPolicy>, Vec<(PolicyUid, Nack)>) {
     let (mut accepted, mut nacked) = (Vec::<&IdentifiedPolicy>::new(), Vec::new());
-    let mut size = Size::default();
+    // The policies of one namespace leave those of others their room. A pod has only policies of its own.
+    let mut sizes = HashMap::<&str, Size>::new();
     let mut names = HashSet::new();
     for candidate in policies {
         let (uid, policy) = candidate;
+        let size = sizes.get(policy.namespace.as_str()).copied().unwrap_or_default();
         let with_candidate = size.plus(Size::of(policy));
         if let Some(reason) = with_candidate.exceeded() {
             nacked.push((uid.clone(), Nack(reason)));
         } else if !names.insert((&policy.namespace, &policy.name)) {
             nacked.push((uid.clone(), Nack("an older policy of this name is still active, until the sidecar learns that it was deleted".into())));
         } else {
-            size = with_candidate;
+            sizes.insert(&policy.namespace, with_candidate);
             accepted.push(candidate);
         }
     }

@@ -73,22 +73,30 @@ impl Publisher {
         let metrics = &self.0.metrics;
         // Held until the end, so that the newest of two concurrent publications wins.
         let mut in_use = lock(&self.0.stores);
-        let names: BTreeSet<_> = accepted.iter().map(|(_, policy)| policy.store.as_str()).collect();
-        let active = self.activate(&accepted, &names);
+        let name_of =
+            |policy: &'_ PreparedPolicy| stores.name_of(&policy.namespace, &policy.store).into_owned();
+        let names: BTreeSet<_> = accepted.iter().map(|(_, policy)| name_of(policy)).collect();
+        let active = self.activate(&accepted, stores, &names);
+        let names: BTreeSet<_> = names.iter().map(String::as_str).collect();
         let chosen = in_use.choose(stores, &names, |runtime, name, starting| {
             runtime.spawn(self.clone().switch_store(name, starting));
         });
+        self.0.published.store(true, Ordering::Release);
         self.0.current.set(Snapshot::new(chosen, active));
         metrics.set_active(accepted.iter().map(|(uid, policy)| (uid.as_str(), policy.as_ref())));
         self.report_replicas();
         metrics.unlimited.set(0);
         metrics.rejecting.set(0);
-        self.0.published.store(true, Ordering::Release);
         nacked
     }
 
-    /// Activates policies. `stores` names the stores of the snapshot, in their order.
-    fn activate(&self, accepted: &[&IdentifiedPolicy], stores: &BTreeSet<&str>) -> Arc<[ActivePolicy]> {
+    /// Activates policies. `names` has the names of the snapshot's stores, in their order.
+    fn activate(
+        &self,
+        accepted: &[&IdentifiedPolicy],
+        stores: &StoreChoices,
+        names: &BTreeSet<String>,
+    ) -> Arc<[ActivePolicy]> {
         let current = self.current();
         let replicas = lock(&self.0.replicas).activate(accepted);
         let repeated = repeated_names(accepted);
@@ -109,8 +117,10 @@ impl Publisher {
                     before,
                 })
             });
-            let store = stores.iter().position(|&name| name == policy.store).unwrap_or_default();
-            ActivePolicy { limits: limits.collect(), prepared: policy.clone(), replicas, store }
+            let name = stores.name_of(&policy.namespace, &policy.store);
+            let store = names.iter().position(|known| *known == name).unwrap_or_default();
+            let secret = stores.secret_of(&policy.namespace, &policy.store).cloned();
+            ActivePolicy { limits: limits.collect(), prepared: policy.clone(), replicas, store, secret }
         });
         active.collect()
     }
@@ -157,6 +167,13 @@ impl Publisher {
     #[must_use]
     pub fn misfits(policies: &[(PolicyUid, Arc<PreparedPolicy>)]) -> Vec<(PolicyUid, Nack)> {
         fit(policies).1
+    }
+
+    /// Waits until policies have been published.
+    pub async fn published(&self) {
+        let mut changes = self.0.current.changes();
+        // The sender lives as long as this.
+        while !self.has_published() && changes.changed().await.is_ok() {}
     }
 
     /// Reports whether policies have been published.

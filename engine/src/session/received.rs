@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_config::Nack;
 use sluice_config::message::{
-    Credentials, LiveReplicas, Policies, PolicyReport, PolicyUid, PublishedPolicy, VERSION,
+    Credentials, LiveReplicas, Policies, PolicyReport, PolicyUid, PublishedPolicy, TokenKeys, VERSION,
 };
 use sluice_config::policy::BlobHash;
 use sluice_config::prepared::Blobs;
@@ -82,9 +82,9 @@ impl Received {
 
     /// Records access to the store, until [`Self::apply`] uses it.
     pub(crate) fn credentials(&mut self, mut credentials: Credentials) {
-        let before = self.credentials.take().map(|before| before.stores.0).unwrap_or_default();
+        let before = self.credentials.take().map(|before| before.stores.stores).unwrap_or_default();
         for (name, choice) in before.into_iter().filter(|(name, _)| credentials.keep.contains(name)) {
-            credentials.stores.0.entry(name).or_insert(choice);
+            credentials.stores.stores.entry(name).or_insert(choice);
         }
         credentials.keep.clear();
         self.credentials = Some(credentials);
@@ -92,8 +92,8 @@ impl Received {
 
     /// Records that credentials cannot be parsed. The previous ones stay; without any, there is no store.
     pub(crate) fn malformed_credentials(&mut self) {
-        let stores = StoreChoices::default();
-        self.credentials.get_or_insert(Credentials { version: VERSION, stores, keep: Vec::new() });
+        let (stores, keep) = (StoreChoices::default(), Vec::new());
+        self.credentials.get_or_insert(Credentials { version: VERSION, stores, keep, token_keys: None });
     }
 
     /// Records replica counts and publishes them immediately. A policy that the message does not name keeps
@@ -119,6 +119,11 @@ impl Received {
         self.blobs.retain(|hash| policies.refer_to(hash));
         publisher.publish(&credentials.stores, &policies.active());
         true
+    }
+
+    /// Returns the keys that tokens of callers are verified with.
+    pub(crate) fn token_keys(&self) -> Option<&TokenKeys> {
+        self.credentials.as_ref()?.token_keys.as_ref()
     }
 
     /// Reports whether content is in use.

@@ -131,7 +131,9 @@ async fn carry_out(snapshot: &Snapshot, order: &ResetOrder) -> Result<ResetRepor
 fn find(snapshot: &Snapshot, order: &ResetOrder) -> Result<LimitIndex, String> {
     let mut policies = (0..).zip(&*snapshot.policies);
     let (p, policy) = policies
-        .find(|(_, policy)| policy.prepared.name == order.policy)
+        .find(|(_, policy)| {
+            policy.prepared.name == order.policy && policy.prepared.namespace == order.namespace
+        })
         .ok_or_else(|| format!("policy {} is not active yet", order.policy))?;
     let mut limits = (0..).zip(&policy.prepared.limits);
     let (l, _) = limits
@@ -145,8 +147,8 @@ mod tests {
     use super::*;
 
     fn order(step: ResetStep) -> BTreeMap<ResetUid, ResetOrder> {
-        let [policy, limit, key] = ["p", "l", "q83vEjRWeJCrze8SNFZ4kA"].map(str::to_owned);
-        [("r".to_owned(), ResetOrder { policy, limit, key, step })].into()
+        let [namespace, policy, limit, key] = ["n", "p", "l", "q83vEjRWeJCrze8SNFZ4kA"].map(str::to_owned);
+        [("r".to_owned(), ResetOrder { namespace, policy, limit, key, step })].into()
     }
 
     fn finish(orders: &ResetOrders, result: &ResetReport) {

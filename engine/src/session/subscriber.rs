@@ -15,9 +15,10 @@ use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use sluice_config::message::{
     CREDENTIALS_EVENT, LIVE_EVENT, POLICIES_EVENT, Policies, RESETS_EVENT, Report, Resets, SESSION_HEADER,
-    STREAM_PATH, ShadowDenied, VERSION,
+    STREAM_PATH, ShadowDenied, TokenKeys, VERSION,
 };
 use sluice_config::policy::BlobHash;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::publish::publisher::Publisher;
@@ -51,6 +52,8 @@ pub struct Subscriber {
     resets: ResetOrders,
     /// The clients that limits in Shadow would have denied, and the time at which they were read.
     shadow_denied: Option<(Instant, ShadowDenied)>,
+    /// The keys that tokens of callers are verified with.
+    token_keys: watch::Sender<Option<TokenKeys>>,
     /// ID of the last event that was applied.
     applied: Option<String>,
 }
@@ -120,6 +123,7 @@ impl Subscriber {
             received.apply(&publisher);
             tracing::info!("applied the policies from before the restart");
         }
+        let token_keys = watch::Sender::new(received.token_keys().cloned());
         Self {
             operator,
             publisher,
@@ -128,8 +132,15 @@ impl Subscriber {
             received,
             resets: ResetOrders::default(),
             shadow_denied: None,
+            token_keys,
             applied: None,
         }
+    }
+
+    /// Returns the keys that tokens of callers are verified with, once the operator has sent some.
+    #[must_use]
+    pub fn token_keys(&self) -> watch::Receiver<Option<TokenKeys>> {
+        self.token_keys.subscribe()
     }
 
     /// Follows one session after another. Never returns.
@@ -264,7 +275,17 @@ impl Subscriber {
         match event.kind.as_str() {
             POLICIES_EVENT => policies.into_iter().for_each(|policies| self.received.policies(policies)),
             CREDENTIALS_EVENT => match serde_json::from_str(&event.data) {
-                Ok(credentials) => self.received.credentials(credentials),
+                Ok(credentials) => {
+                    self.received.credentials(credentials);
+                    let keys = self.received.token_keys();
+                    self.token_keys.send_if_modified(|known| {
+                        let has_changed = known.as_ref() != keys;
+                        if has_changed {
+                            *known = keys.cloned();
+                        }
+                        has_changed
+                    });
+                }
                 // A later operator may know more topologies. Its policies still apply.
                 Err(error) => {
                     tracing::error!(%error, "cannot parse the access to the store: update this sidecar");

@@ -183,6 +183,7 @@ impl PolicyVersions {
                     hash: version.prepared.hash.clone(),
                     untrusted_proxy: version.prepared.untrusted_proxy(),
                     nearly_full: version.prepared.nearly_full(),
+                    asked: version.prepared.is_asked(),
                 },
                 (None, None) => return None,
             };

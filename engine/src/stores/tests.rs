@@ -118,10 +118,9 @@ async fn a_replaced_limiter_is_closed_after_its_last_user() {
 #[tokio::test]
 async fn stores_have_limiters_of_their_own_and_one_that_is_not_used_is_closed() {
     let mut stores = Stores::new(Handle::current(), Clock::system(), 64, CurrentLimiters::default());
-    let choices = StoreChoices(BTreeMap::from([
-        ("a".to_owned(), StoreChoice::Memory),
-        ("b".to_owned(), StoreChoice::Memory),
-    ]));
+    let stores_of_pod =
+        BTreeMap::from([("a".to_owned(), StoreChoice::Memory), ("b".to_owned(), StoreChoice::Memory)]);
+    let choices = StoreChoices { stores: stores_of_pod, namespaces: None };
     let choose = |stores: &mut Stores, names: &[&str]| -> Vec<LimiterHandle> {
         let names = names.iter().copied().collect();
         stores

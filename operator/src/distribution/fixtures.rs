@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kube::core::Selector;
 use sluice_config::CompiledPolicy;
 use sluice_config::policy::{Consistency, DEFAULT_STORE, Mode, OnStoreFailure};
-use sluice_crds::policy::PodSelection;
+use sluice_crds::policy::{EnforcedBy, Enforcer, PodSelection};
 
 use crate::distribution::hub::Hub;
 use crate::distribution::hub::desired::DesiredPolicies;
@@ -54,7 +54,7 @@ pub(super) fn selector(app: &str) -> PodSelector {
 
 pub(super) fn publication(selector: PodSelector, policy: &CompiledPolicy) -> Publication {
     let pods = PodSelection::Labels(selector.alternatives().first().cloned().unwrap_or_default());
-    Publication::new(selector, pods, policy, Vec::new()).unwrap()
+    Publication::new(selector, (pods, EnforcedBy::SIDECAR), policy, Vec::new()).unwrap()
 }
 
 /// Publishes a policy in the namespace `n`.
@@ -65,6 +65,7 @@ pub(super) fn publish(hub: &Hub, uid: &str, selector: impl Into<PodSelector>, po
 /// Returns the identity of a pod in the namespace `n`.
 pub(super) fn identity(labels: &[(&str, &str)]) -> Identity {
     Identity {
+        enforcer: Enforcer::Sidecar,
         namespace: "n".into(),
         pod: "pod".into(),
         pod_uid: POD_UID.into(),

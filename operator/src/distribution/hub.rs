@@ -13,9 +13,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sluice_config::message::ResetUid;
+use sluice_config::message::{ResetUid, TokenKeys};
 use sluice_config::policy::Mode;
-use sluice_crds::policy::PodSelection;
+use sluice_crds::policy::{EnforcedBy, Enforcer, PodSelection};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -80,6 +80,8 @@ struct State {
     /// Changes of replicas for which sessions are not woken yet.
     replicas_changed: live::Waiting,
     stores: HubStores,
+    /// The keys that the service verifies tokens of its callers with.
+    token_keys: Option<TokenKeys>,
     /// Resets of single clients, by the UID of their object.
     resets: BTreeMap<ResetUid, ActiveReset>,
     /// The clients that limits in Shadow would have denied.
@@ -92,6 +94,7 @@ struct State {
 struct DistributedPolicy {
     key: PolicyKey,
     selector: PodSelector,
+    enforced_by: EnforcedBy,
     /// The pods of the last valid edit, as the policy says it.
     pods: Option<PodSelection>,
     /// Name of the store that the last valid edit counts in.
@@ -112,7 +115,14 @@ struct DistributedPolicy {
 
 impl DistributedPolicy {
     fn selects(&self, pod: &Identity) -> bool {
-        self.key.namespace == pod.namespace && self.selector.matches(&pod.labels)
+        match pod.enforcer {
+            Enforcer::Sidecar => {
+                self.enforced_by.sidecar
+                    && self.key.namespace == pod.namespace
+                    && self.selector.matches(&pod.labels)
+            }
+            Enforcer::Service => self.enforced_by.service,
+        }
     }
 }
 
@@ -122,22 +132,37 @@ impl Namespaced for DistributedPolicy {
     }
 }
 
+/// Stands for a namespace in the index of sessions: that of the service's pods, which enforce policies of all namespaces.
+const ALL_NAMESPACES: &str = "*";
+
 impl Namespaced for Session {
     fn namespace(&self) -> &str {
-        &self.identity.namespace
+        match self.identity.enforcer {
+            Enforcer::Sidecar => &self.identity.namespace,
+            Enforcer::Service => ALL_NAMESPACES,
+        }
     }
 }
 
 impl State {
-    /// Returns the policies that select the pod of a session, with their UIDs and in the order of these.
+    /// Returns the policies that select the pod of a session, with their UIDs.
     fn policies_of(&self, session: &Session) -> impl Iterator<Item = (&String, &DistributedPolicy)> {
-        let of_namespace = self.policies.in_namespace(&session.identity.namespace);
-        of_namespace.filter(|(_, policy)| policy.selects(&session.identity))
+        let (own, all) = match session.identity.enforcer {
+            Enforcer::Sidecar => (Some(self.policies.in_namespace(&session.identity.namespace)), None),
+            Enforcer::Service => (None, Some(self.policies.iter())),
+        };
+        let policies = own.into_iter().flatten().chain(all.into_iter().flatten());
+        policies.filter(|(_, policy)| policy.selects(&session.identity))
+    }
+
+    /// Returns the sessions that may enforce policies of a namespace, by the UIDs of their pods.
+    fn sessions_for(&self, namespace: &str) -> impl Iterator<Item = (&String, &Session)> {
+        self.sessions.in_namespace(namespace).chain(self.sessions.in_namespace(ALL_NAMESPACES))
     }
 
     /// Wakes the sessions of a namespace that a change concerns.
     fn wake(&self, namespace: &str, changed: Changed, concerns: impl Fn(&Session) -> bool) {
-        let sessions = self.sessions.in_namespace(namespace).map(|(_, session)| session);
+        let sessions = self.sessions_for(namespace).map(|(_, session)| session);
         sessions.filter(|session| concerns(session)).for_each(|session| session.wakeup.wake(changed));
     }
 }
@@ -198,6 +223,16 @@ impl Hub {
             drop(state);
         }
         self.readiness.send_modify(|readiness| readiness.mode = true);
+    }
+
+    /// Sets the keys that the service verifies tokens of its callers with.
+    pub fn set_token_keys(&self, keys: TokenKeys) {
+        let mut state = self.lock();
+        if state.token_keys.as_ref() != Some(&keys) {
+            state.token_keys = Some(keys);
+            let of_service = state.sessions.in_namespace(ALL_NAMESPACES);
+            of_service.for_each(|(_, session)| session.wakeup.wake(Changed::Policies));
+        }
     }
 
     /// Returns the version number, which grows with every change of policies, resets, or the access to stores.

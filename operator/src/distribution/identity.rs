@@ -1,6 +1,6 @@
-//! The identity of a sidecar: a projected service-account token with Sluice's audience, which is tied to a pod by its
-//! UID. A token without the audience is denied, and so is that of a pod that no longer exists or has no sidecar. A label
-//! that opts a pod out applies to the next pod: a sidecar that runs keeps its session.
+//! The identity of a sidecar, or of a pod of the service: a projected service-account token with Sluice's audience, which is
+//! tied to a pod by its UID. A token without the audience is denied, and so is that of a pod that no longer exists or has no
+//! sidecar. A label that opts a pod out applies to the next pod: a sidecar that runs keeps its session.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,17 @@ use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use kube::api::{Api, ObjectMeta, PostParams};
 use sluice_config::TOKEN_AUDIENCE;
 use sluice_crds::SIDECAR_CONTAINER;
+use sluice_crds::policy::Enforcer;
 
 use crate::cluster::pods::Pods;
 use crate::cluster::pods::pod::Pod;
+use crate::service_account::ServiceAccount;
 
-/// The pod of a sidecar.
+/// The pod of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
+    /// Enforces policies there.
+    pub enforcer: Enforcer,
     /// Namespace of the pod.
     pub namespace: String,
     /// Name of the pod.
@@ -39,7 +43,7 @@ pub enum Denied {
     /// The pod does not exist.
     #[error("the token belongs to the pod {0}, which does not exist")]
     Pod(String),
-    /// The pod has no sidecar.
+    /// The pod has no sidecar, and is none of the service.
     #[error("the pod {0} has no container `{SIDECAR_CONTAINER}`")]
     NoSidecar(String),
     /// The API server could not review the token.
@@ -54,6 +58,7 @@ pub enum Denied {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TokenClaims {
     pub(super) namespace: String,
+    pub(super) service_account: String,
     pub(super) pod: String,
     pub(super) pod_uid: String,
     /// Time at which the token expires, in seconds since the Unix epoch.
@@ -87,17 +92,22 @@ pub(super) async fn review(client: &kube::Client, token: &str) -> Result<TokenCl
         return Err(Denied::Token("it is not bound to a pod".into()));
     };
     let username = user.username.unwrap_or_default();
-    let Some((namespace, _)) =
+    let Some((namespace, service_account)) =
         username.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'))
     else {
         return Err(Denied::Token(format!("{username} is not a service account")));
     };
-    Ok(TokenClaims { namespace: namespace.to_owned(), pod, pod_uid, expires: expiry(token) })
+    let (namespace, service_account) = (namespace.to_owned(), service_account.to_owned());
+    Ok(TokenClaims { namespace, service_account, pod, pod_uid, expires: expiry(token) })
 }
 
 /// Finds the pod of a valid token in the table of pods. A pod that the table does not have yet is read. Only a pod with a
-/// sidecar has a session.
-pub(super) async fn find_pod(pods: &Pods, claims: TokenClaims) -> Result<Identity, Denied> {
+/// sidecar has a session, and one of the service.
+pub(super) async fn find_pod(
+    pods: &Pods,
+    service: Option<&ServiceAccount>,
+    claims: TokenClaims,
+) -> Result<Identity, Denied> {
     let name = || format!("{}/{}", claims.namespace, claims.pod);
     let found = match pods.get(&claims.namespace, &claims.pod_uid) {
         Some(pod) => {
@@ -113,10 +123,19 @@ pub(super) async fn find_pod(pods: &Pods, claims: TokenClaims) -> Result<Identit
     let Some((pod, facts)) = found else {
         return Err(Denied::Pod(name()));
     };
-    if !facts.injected {
-        return Err(Denied::NoSidecar(name()));
-    }
+    let enforcer = match service {
+        Some(service)
+            if service.namespace == claims.namespace
+                && service.name == claims.service_account
+                && service.has_pod(&pod.namespace, &pod.labels) =>
+        {
+            Enforcer::Service
+        }
+        _ if facts.injected => Enforcer::Sidecar,
+        _ => return Err(Denied::NoSidecar(name())),
+    };
     Ok(Identity {
+        enforcer,
         namespace: claims.namespace,
         labels: pod.labels.clone(),
         expires: claims.expires,

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use sluice_config::message::PublishedPolicy;
 use sluice_config::policy::{BlobHash, Consistency, LimitKind, Mode, OnStoreFailure};
 use sluice_config::{CompiledPolicy, PolicyHash};
-use sluice_crds::policy::PodSelection;
+use sluice_crds::policy::{EnforcedBy, PodSelection};
 
 use crate::pod_selector::PodSelector;
 
@@ -18,6 +18,8 @@ pub struct Publication {
     pub selector: PodSelector,
     /// These pods as the policy names them.
     pub pods: PodSelection,
+    /// Its enforcers.
+    pub enforced_by: EnforcedBy,
     /// Name of the store that the policy counts in.
     pub store: String,
     /// Its limits.
@@ -81,7 +83,7 @@ impl Publication {
     /// Returns the publication of a policy to the selected pods.
     pub fn new(
         selector: PodSelector,
-        pods: PodSelection,
+        (pods, enforced_by): (PodSelection, EnforcedBy),
         policy: &CompiledPolicy,
         blobs: Vec<Blob>,
     ) -> serde_json::Result<Self> {
@@ -98,7 +100,8 @@ impl Publication {
             has_counters: !matches!(limit.kind, LimitKind::Adaptive(_)),
         });
         let limits = limits.collect();
-        Ok(Self { selector, pods, store, limits, forms, blobs, is_fallback: false, needs_replicas })
+        let is_fallback = false;
+        Ok(Self { selector, pods, enforced_by, store, limits, forms, blobs, is_fallback, needs_replicas })
     }
 }
 

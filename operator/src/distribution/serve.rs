@@ -26,6 +26,7 @@ use crate::distribution::reviews::Reviews;
 use crate::distribution::stream::send_changes;
 use crate::distribution::token_keys::{TokenKeys, Verdict};
 use crate::metrics::Metrics;
+use crate::service_account::ServiceAccount;
 
 /// Maximum size of a report, in bytes. Reports contain hashes and reasons only.
 const MAX_REPORT: usize = 256 << 10;
@@ -45,6 +46,7 @@ struct Control {
     hub: Arc<Hub>,
     metrics: Arc<Metrics>,
     keys: Arc<TokenKeys>,
+    service: Option<ServiceAccount>,
     reviews: Arc<Reviews>,
 }
 
@@ -59,24 +61,27 @@ impl Control {
                 review(&self.client, token).await?
             }
         };
-        find_pod(&self.pods, claims).await
+        find_pod(&self.pods, self.service.as_ref(), claims).await
     }
 }
 
 /// Returns the routes of the control port.
-pub fn router(client: kube::Client, pods: Pods, hub: Arc<Hub>, metrics: Arc<Metrics>) -> Router {
+pub fn router(
+    client: kube::Client,
+    pods: Pods,
+    hub: Arc<Hub>,
+    metrics: Arc<Metrics>,
+    service: Option<ServiceAccount>,
+) -> Router {
+    let keys = Arc::new(TokenKeys::new(client.clone()));
+    if service.is_some() {
+        tokio::spawn(keys.clone().publish(hub.clone()));
+    }
     Router::new()
         .route(STREAM_PATH, get(begin_session))
         .route(&format!("{BLOBS_PATH}{{hash}}"), get(blob))
         .route(REPORTS_PATH, post(report).layer(DefaultBodyLimit::max(MAX_REPORT)))
-        .with_state(Control {
-            keys: Arc::new(TokenKeys::new(client.clone())),
-            client,
-            pods,
-            hub,
-            metrics,
-            reviews: Reviews::new(),
-        })
+        .with_state(Control { keys, client, pods, hub, metrics, service, reviews: Reviews::new() })
 }
 
 /// Identifies the pod that asks for a session, or returns the response that refuses it.
@@ -287,6 +292,7 @@ mod tests {
             pods: Pods::new(client.clone(), Arc::new(config(true)), LimitRanges::default()),
             hub: hub(),
             metrics: Arc::default(),
+            service: None,
             keys: Arc::new(token_keys(client, signer)),
             reviews: Reviews::new(),
         }
@@ -350,7 +356,7 @@ mod tests {
         // The watch reports the deletion before the session is registered.
         control.pods.remove("shop", "u");
         insert();
-        let identity = find_pod(&control.pods, valid(&control, &token).await).await.unwrap();
+        let identity = find_pod(&control.pods, None, valid(&control, &token).await).await.unwrap();
         control.pods.remove("shop", "u");
         assert!(begin(&control, identity, None).is_err());
         assert!(control.hub.desired("u", false).is_none());

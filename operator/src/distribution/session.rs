@@ -1,11 +1,14 @@
 //! One session of a sidecar: its reports, and how long they count after it has ended.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_config::PolicyHash;
 use sluice_config::message::{PolicyReport, ResetReport, ResetUid, StoreReport, UntrustedProxy};
+use sluice_config::policy::DEFAULT_STORE;
+use sluice_crds::policy::Enforcer;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -48,6 +51,8 @@ pub struct Reported {
     pub store: Option<StoreReport>,
     /// Ports of the applications that it has not reached for a minute although requests came.
     pub unreachable: Vec<u16>,
+    /// Whether gateways have asked about a descriptor that the edit counts.
+    pub asked: bool,
 }
 
 impl Reported {
@@ -58,6 +63,7 @@ impl Reported {
         nearly_full: Vec::new(),
         store: None,
         unreachable: Vec::new(),
+        asked: false,
     };
 }
 
@@ -93,20 +99,30 @@ impl Session {
     }
 
     /// Returns what it has reported last about this edit of a policy and about a store.
-    pub(super) fn reported(&self, policy_uid: &str, hash: &PolicyHash, store: &str) -> Reported {
+    pub(super) fn reported(
+        &self,
+        policy_uid: &str,
+        hash: &PolicyHash,
+        (namespace, store): (&str, &str),
+    ) -> Reported {
+        let name = match self.identity.enforcer {
+            Enforcer::Service if store != DEFAULT_STORE => Cow::Owned(format!("{namespace}/{store}")),
+            Enforcer::Sidecar | Enforcer::Service => Cow::Borrowed(store),
+        };
         let mut reported = Reported {
             confirmation: Confirmation::Unconfirmed,
-            store: self.stores.get(store).cloned(),
+            store: self.stores.get(&*name).cloned(),
             unreachable: self.unreachable.clone(),
             ..Reported::NOTHING
         };
         match self.reports.get(policy_uid) {
-            Some(PolicyReport::Applied { hash: applied, untrusted_proxy, nearly_full })
+            Some(PolicyReport::Applied { hash: applied, untrusted_proxy, nearly_full, asked })
                 if applied == hash =>
             {
                 reported.confirmation = Confirmation::Applied;
                 reported.untrusted_proxy.clone_from(untrusted_proxy);
                 reported.nearly_full.clone_from(nearly_full);
+                reported.asked = *asked;
             }
             Some(PolicyReport::Nacked { hash: nacked, reason }) if nacked == hash => {
                 reported.confirmation = Confirmation::Nacked(reason.clone());
@@ -124,10 +140,10 @@ pub(super) fn sanitized(report: PolicyReport) -> PolicyReport {
         PolicyReport::Nacked { hash, reason } => {
             PolicyReport::Nacked { hash, reason: sanitized_reason(reason) }
         }
-        PolicyReport::Applied { hash, untrusted_proxy, mut nearly_full } => {
+        PolicyReport::Applied { hash, untrusted_proxy, mut nearly_full, asked } => {
             nearly_full.retain(|name| name.len() <= MAX_LIMIT_NAME);
             nearly_full.truncate(MAX_LIMITS);
-            PolicyReport::Applied { hash, untrusted_proxy, nearly_full }
+            PolicyReport::Applied { hash, untrusted_proxy, nearly_full, asked }
         }
     }
 }

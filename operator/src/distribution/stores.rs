@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sluice_config::KeySecret;
 use sluice_config::message::StoreReport;
 use sluice_config::policy::DEFAULT_STORE;
 use sluice_config::store_access::{StoreAccess, StoreChoice, StoreChoices};
+use sluice_crds::policy::Enforcer;
 use sluice_store::redis::admin::ManagedUser;
 
 use crate::object_key::StoreKey;
@@ -61,6 +63,22 @@ impl StoreSource {
         let key_secret = access.key_secret.of_namespace(namespace);
         Some(StoreChoice::Access(Box::new(StoreAccess { redis, key_secret })))
     }
+
+    /// Returns the store for the service, which hashes the keys of each namespace with a secret of its own. `None` while the
+    /// servers do not have the service's user.
+    #[must_use]
+    pub fn of_service(&self) -> Option<StoreChoice> {
+        self.of_namespace(ManagedUser::ALL_NAMESPACES)
+    }
+
+    /// Returns the secret that the keys of a namespace are hashed with.
+    fn key_secret(&self, namespace: &str) -> Option<KeySecret> {
+        match self {
+            Self::Unconfigured | Self::Memory => None,
+            Self::Shared(access) => Some(access.key_secret.of_namespace(namespace)),
+            Self::Managed(source) => Some(source.access.key_secret.of_namespace(namespace)),
+        }
+    }
 }
 
 /// Report of one sidecar about a store.
@@ -81,20 +99,40 @@ impl HubStores {
         }
     }
 
-    /// Returns the stores of a namespace that have these names, and the names of those that a sidecar keeps as it has them.
+    /// Returns the stores of these namespaces and names, and the names of those that an enforcer keeps as it has them. A sidecar
+    /// has one namespace.
     pub(super) fn choices<'a>(
         &self,
-        namespace: &str,
-        names: impl IntoIterator<Item = &'a str>,
+        enforcer: Enforcer,
+        stores: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> (StoreChoices, Vec<String>) {
-        let is_kept = |name: &&str| self.unresolved.contains(&StoreKey::new(namespace, *name));
-        let (kept, known): (Vec<&str>, Vec<&str>) = names.into_iter().partition(is_kept);
-        let choice = |name: &str| {
-            let choice = self.source(namespace, name).of_namespace(namespace);
-            (name.to_owned(), choice.unwrap_or_default())
+        let is_kept = |store: &(&str, &str)| self.unresolved.contains(&StoreKey::new(store.0, store.1));
+        let (kept, known): (Vec<_>, Vec<_>) = stores.into_iter().partition(is_kept);
+        let mut choices = StoreChoices::default();
+        let name_of = |(namespace, name): (&str, &str)| match enforcer {
+            Enforcer::Service if name != DEFAULT_STORE => format!("{namespace}/{name}"),
+            Enforcer::Sidecar | Enforcer::Service => name.to_owned(),
         };
-        let known = StoreChoices(known.into_iter().map(choice).collect());
-        (known, kept.into_iter().map(str::to_owned).collect())
+        for (namespace, name) in known {
+            let choice = match enforcer {
+                Enforcer::Service if name == DEFAULT_STORE => self.default.of_service(),
+                Enforcer::Sidecar | Enforcer::Service => self.source(namespace, name).of_namespace(namespace),
+            };
+            choices.stores.insert(name_of((namespace, name)), choice.unwrap_or_default());
+            if enforcer == Enforcer::Service {
+                let secrets = choices.namespaces.get_or_insert_default();
+                secrets
+                    .extend(self.default.key_secret(namespace).map(|secret| (namespace.to_owned(), secret)));
+            }
+        }
+        (choices, kept.into_iter().map(name_of).collect())
+    }
+
+    /// Returns the names of all stores, as the service names them.
+    pub(super) fn all_names(&self) -> impl Iterator<Item = String> {
+        let named =
+            self.named.keys().chain(&self.unresolved).map(|key| format!("{}/{}", key.namespace, key.name));
+        std::iter::once(DEFAULT_STORE.to_owned()).chain(named)
     }
 
     /// Returns the names of all stores that policies of a namespace can refer to.

@@ -12,10 +12,13 @@ use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::jwk::{Jwk, JwkSet};
 use jsonwebtoken::{AlgorithmFamily, DecodingKey, Validation, decode, decode_header};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use sluice_config::TOKEN_AUDIENCE;
+use sluice_config::message::TokenKeys as PublishedKeys;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
+use crate::distribution::hub::Hub;
 use crate::distribution::identity::TokenClaims;
 
 const JWKS_PATH: &str = "/openid/v1/jwks";
@@ -25,6 +28,8 @@ const MAX_AGE: Duration = Duration::from_secs(300);
 /// Minimum interval between two requests for the keys. A stranger can name any key.
 const MIN_INTERVAL: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval at which the service's keys are read.
+const PUBLISH_EVERY: Duration = Duration::from_secs(60);
 /// Difference between the clocks of the API server and the operator, in seconds.
 const LEEWAY: u64 = 10;
 
@@ -68,6 +73,8 @@ impl State {
 
 /// The keys, and the issuer whose tokens they sign.
 struct Keys {
+    /// As they are passed on.
+    published: PublishedKeys,
     issuer: String,
     by_id: HashMap<String, DecodingKey>,
 }
@@ -87,7 +94,14 @@ struct Claims {
 #[derive(Deserialize)]
 struct Binding {
     namespace: String,
+    #[serde(default)]
+    serviceaccount: BoundAccount,
     pod: Option<BoundPod>,
+}
+
+#[derive(Deserialize, Default)]
+struct BoundAccount {
+    name: String,
 }
 
 #[derive(Deserialize)]
@@ -141,10 +155,24 @@ impl TokenKeys {
         state.keys(id).flatten()
     }
 
+    /// Passes the keys on to the service, again and again: tokens of an issuer's old keys must be refused in the end. Never returns.
+    pub(super) async fn publish(self: Arc<Self>, hub: Arc<Hub>) {
+        loop {
+            match timeout(TIMEOUT, self.fetch()).await {
+                Ok(Ok(keys)) => hub.set_token_keys(keys.published),
+                Ok(Err(error)) => {
+                    tracing::warn!(error, "cannot read the API server's token keys for the service")
+                }
+                Err(_) => tracing::warn!("no response to the request for the API server's token keys"),
+            }
+            tokio::time::sleep(PUBLISH_EVERY).await;
+        }
+    }
+
     async fn fetch(&self) -> Result<Keys, String> {
         let discovery: Discovery = self.get(DISCOVERY_PATH).await?;
-        let set: JwkSet = self.get(JWKS_PATH).await?;
-        Ok(Keys::new(discovery.issuer, &set))
+        let jwks: Box<RawValue> = self.get(JWKS_PATH).await?;
+        Keys::new(discovery.issuer, jwks.get())
     }
 
     async fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, String> {
@@ -159,14 +187,16 @@ impl TokenKeys {
 
 impl Keys {
     /// Leaves out keys of a kind that is not supported: their tokens are reviewed.
-    fn new(issuer: String, set: &JwkSet) -> Self {
+    fn new(issuer: String, jwks: &str) -> Result<Self, String> {
+        let set: JwkSet = serde_json::from_str(jwks).map_err(|error| format!("{JWKS_PATH}: {error}"))?;
+        let published = PublishedKeys { issuer: issuer.clone(), jwks: jwks.to_owned() };
         let key = |jwk: &Jwk| {
             let key = DecodingKey::from_jwk(jwk).ok()?;
             // A shared secret is no public key.
             let is_public = key.family() != AlgorithmFamily::Hmac;
             Some((jwk.common.key_id.clone()?, is_public.then_some(key)?))
         };
-        Self { issuer, by_id: set.keys.iter().filter_map(key).collect() }
+        Ok(Self { published, issuer, by_id: set.keys.iter().filter_map(key).collect() })
     }
 
     fn verify(&self, id: &str, token: &str) -> Verdict {
@@ -193,11 +223,18 @@ impl Keys {
             }
             Err(error) => return Verdict::Invalid(error.to_string()),
         };
-        let Some((namespace, pod)) = claims.kubernetes.and_then(|bound| Some((bound.namespace, bound.pod?)))
-        else {
+        let bound =
+            claims.kubernetes.and_then(|bound| Some((bound.namespace, bound.serviceaccount, bound.pod?)));
+        let Some((namespace, account, pod)) = bound else {
             return Verdict::Invalid("it is not bound to a pod".into());
         };
-        Verdict::Valid(TokenClaims { namespace, pod: pod.name, pod_uid: pod.uid, expires: Some(claims.exp) })
+        Verdict::Valid(TokenClaims {
+            namespace,
+            service_account: account.name,
+            pod: pod.name,
+            pod_uid: pod.uid,
+            expires: Some(claims.exp),
+        })
     }
 }
 

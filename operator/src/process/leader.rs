@@ -12,6 +12,7 @@ use sluice_config::policy::Mode;
 
 use crate::args::Args;
 use crate::certificates::secret::Certificates;
+use crate::certificates::service;
 use crate::cluster::pods::PodChange;
 use crate::cluster::settings;
 use crate::cluster::watch::{Change, NamespaceChange};
@@ -81,7 +82,11 @@ impl Leader {
             self.queue.clone(),
             self.metrics.clone(),
             (self.events.clone(), self.pod_events.clone()),
-            Home { installation: self.args.installation(), namespace: self.args.namespace.clone() },
+            Home {
+                installation: self.args.installation(),
+                namespace: self.args.namespace.clone(),
+                service: self.args.service(),
+            },
             self.injection.clone(),
         ));
         let (client, hub) = (self.client.clone(), self.hub.clone());
@@ -93,6 +98,7 @@ impl Leader {
             context.pods.clone(),
             self.hub.clone(),
             self.metrics.clone(),
+            self.args.service(),
         );
         let tls = self.certificates.tls.clone();
         let control_port =
@@ -105,6 +111,7 @@ impl Leader {
             () = self.watch_settings(&context) => Ok(()),
             () = controller::run(context.clone()) => Ok(()),
             () = self.refresh_certificates() => Ok(()),
+            () = self.keep_service_certificate() => Ok(()),
             () = stores.run() => Ok(()),
             () = resets.run() => Ok(()),
             () = queue_users_of_stores(&context) => Ok(()),
@@ -137,6 +144,21 @@ impl Leader {
             if let Err(error) = self.take_endpoint().await {
                 tracing::warn!("the control Service could not be pointed at this replica: {error:#}");
             }
+        }
+    }
+
+    /// Keeps the certificate of the service, if this operator issues it.
+    async fn keep_service_certificate(&self) {
+        let Some(service) = self.args.service().filter(|_| self.args.service_certificate) else {
+            return std::future::pending().await;
+        };
+        loop {
+            let kept =
+                service::keep(self.client.clone(), &self.certificates, &service.namespace, &service.name);
+            if let Err(error) = kept.await {
+                tracing::warn!("the certificate of the service could not be kept: {error:#}");
+            }
+            tokio::time::sleep(REFRESH_EVERY).await;
         }
     }
 
@@ -184,6 +206,7 @@ impl Leader {
             // A sidecar stays connected when the label of its namespace is gone.
             let mut namespaces = context.namespaces.all();
             namespaces.extend(self.hub.namespaces_with_sessions());
+            namespaces.extend(self.args.service().map(|service| service.namespace));
             let (changed, retry) = context.authority_maps.publish(&self.client, &namespaces, &current).await;
             for namespace in changed {
                 context.queue.add_all(context.policies.in_namespace(&namespace));

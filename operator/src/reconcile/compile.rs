@@ -6,9 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use sluice_config::CompiledPolicy;
-use sluice_crds::policy::OverrideSources;
-use sluice_crds::policy::PodSelection;
 use sluice_crds::policy::jwt::JwksSource;
+use sluice_crds::policy::{EnforcedBy, OverrideSources, PodSelection};
 use sluice_crds::{Installation, Violation, compile as compile_policy};
 
 #[cfg(test)]
@@ -24,6 +23,8 @@ pub struct Compiled {
     pub policy: CompiledPolicy,
     /// The pods that the policy applies to.
     pub pods: PodSelection,
+    /// Its enforcers.
+    pub enforced_by: EnforcedBy,
     /// The objects with overrides of its limits.
     pub overrides: Vec<OverrideSources>,
     /// The objects with public keys.
@@ -67,6 +68,6 @@ impl Compilations {
 pub fn compile(object: &DynamicObject, installation: &Installation) -> Compilation {
     let unreadable = |error: serde_json::Error| vec![Violation::new("spec", error.to_string())];
     let compiled = compile_policy(&serde_json::to_value(object).map_err(unreadable)?, installation)?;
-    let sluice_crds::Compiled { policy, pods, overrides, jwks, warnings: _ } = compiled;
-    Ok(Compiled { policy, pods, overrides, jwks })
+    let sluice_crds::Compiled { policy, pods, enforced_by, overrides, jwks, warnings: _ } = compiled;
+    Ok(Compiled { policy, pods, enforced_by, overrides, jwks })
 }

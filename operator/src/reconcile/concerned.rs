@@ -11,6 +11,9 @@ use crate::reconcile::context::Context;
 #[must_use]
 pub fn concerned(context: &Context, before: Option<&Pod>, after: Option<&Pod>) -> BTreeSet<PolicyKey> {
     let Some(pod) = after.or(before) else { return BTreeSet::new() };
+    if context.service.as_ref().is_some_and(|service| service.has_pod(&pod.namespace, &pod.labels)) {
+        return context.hub.enforced_by_service().into_iter().collect();
+    }
     let namespace = pod.namespace.as_str();
     if before == after && context.endpoint_slices.in_namespace(namespace).is_empty() {
         // Only its status has changed. Of that, only its address matters, if an EndpointSlice could list it.

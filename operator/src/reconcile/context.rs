@@ -31,6 +31,7 @@ use crate::reconcile::pace::Pace;
 use crate::reconcile::services_of_policies::ServicesOfPolicies;
 use crate::reconcile::tables::Tables;
 use crate::reconcile::writes::Writes;
+use crate::service_account::ServiceAccount;
 use crate::store::resolve::Resolutions;
 use crate::webhooks::path::WebhookPath;
 
@@ -59,6 +60,8 @@ pub struct Context {
     pub key_sets: KeySets,
     /// Namespace of the operator, to whose service account rights are granted.
     pub operator_namespace: String,
+    /// The service of the installation, if it has one.
+    pub service: Option<ServiceAccount>,
     /// Services.
     pub services: Services,
     /// EndpointSlices that do not follow from the selector of a Service.
@@ -143,6 +146,8 @@ pub struct Home {
     pub installation: Installation,
     /// Namespace that the operator runs in.
     pub namespace: String,
+    /// The service, if there is one.
+    pub service: Option<ServiceAccount>,
 }
 
 impl Context {
@@ -157,11 +162,12 @@ impl Context {
         home: Home,
         injection: Injection,
     ) -> Self {
-        let Home { installation, namespace: operator_namespace } = home;
+        let Home { installation, namespace: operator_namespace, service } = home;
         let Injection { config, limit_ranges } = injection;
         Self {
             installation,
             operator_namespace,
+            service,
             policies: Policies::default(),
             compilations: Compilations::default(),
             pods: Pods::new(client.clone(), config, limit_ranges),

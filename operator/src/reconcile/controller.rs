@@ -116,7 +116,7 @@ async fn update_status(
         }
         Outcome::Unread(_) | Outcome::Unresolved(_) | Outcome::Invalid(_) => Facts::default(),
     };
-    context.pace.computed(key, facts.pods.len(), Instant::now());
+    context.pace.computed(key, facts.enforcers().count(), Instant::now());
     for pod in facts.pods.iter().filter(|pod| !pod.unreachable.is_empty()) {
         if context.hub.tell_unreachable(&pod.pod.uid) {
             context.events.report(pods::unreachable(&pod.pod, &unreachable::text(pod)));
@@ -139,6 +139,7 @@ async fn update_status(
             .unwrap_or_default(),
         outcome: &outcome,
         facts: &facts,
+        service: context.service.as_ref(),
         leader_for: context.leader_since.elapsed(),
         previous: previous.as_ref(),
     };

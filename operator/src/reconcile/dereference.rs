@@ -10,7 +10,7 @@ use sluice_config::policy::DEFAULT_STORE;
 
 use crate::cluster::pods::pod::{Pod, PodFacts};
 use crate::cluster::services::Service;
-use crate::distribution::session::Confirmation;
+use crate::distribution::session::{Confirmation, Reported};
 use crate::events::pods::{Unlimited, UnlimitedPod};
 use crate::injection::decide::is_opted_out;
 use crate::object_key::{PolicyKey, StoreKey};
@@ -23,19 +23,34 @@ use crate::reconcile::select_pods::SelectedPods;
 /// A counted pod with the facts about its containers.
 pub type Counted = (Arc<Pod>, Arc<PodFacts>);
 
-/// Returns the counted pods of a policy, ordered by name, and publishes which of them are its replicas: those
-/// with a sidecar. A pod without a session is a replica too, because it admits requests while it cannot reach
-/// the operator.
+/// The pods that count for a policy.
+pub struct CountedPods {
+    /// Those that it selects, ordered by name.
+    pub selected: Vec<Counted>,
+    /// Those of the service, if it enforces the policy, ordered by name.
+    pub service: Vec<Arc<Pod>>,
+}
+
+/// Returns the counted pods of a policy, and publishes which of them are its replicas: those with a sidecar, and those of the
+/// service. A pod without a session is a replica too, because it admits requests while it cannot reach the operator.
 pub async fn count_replicas(
     context: &Context,
     key: &PolicyKey,
     uid: &str,
     selector: &PodSelector,
-) -> kube::Result<Vec<Counted>> {
-    let pods = count_pods(context, &key.namespace, selector).await?;
-    let replicas = pods.iter().filter(|(_, facts)| facts.injected).map(|(pod, _)| pod.uid.clone());
+) -> kube::Result<CountedPods> {
+    let selected = count_pods(context, &key.namespace, selector).await?;
+    let service = match &context.service {
+        Some(account) if context.hub.is_enforced_by_service(uid) => {
+            let runs = |pod: &Pod| pod.ends.is_none() && account.has_pod(&pod.namespace, &pod.labels);
+            context.pods.select(&account.namespace, runs)
+        }
+        Some(_) | None => Vec::new(),
+    };
+    let injected = selected.iter().filter(|(_, facts)| facts.injected).map(|(pod, _)| pod);
+    let replicas = injected.chain(&service).map(|pod| pod.uid.clone());
     context.hub.set_replicas(uid, selector, replicas.collect());
-    Ok(pods)
+    Ok(CountedPods { selected, service })
 }
 
 async fn count_pods(
@@ -60,7 +75,7 @@ pub async fn dereference(
     hash: &PolicyHash,
     selected: &SelectedPods,
     store: &str,
-    pods: Vec<Counted>,
+    CountedPods { selected: pods, service }: CountedPods,
 ) -> kube::Result<Facts> {
     let namespace = &key.namespace;
     let services = context.services.in_namespace(namespace);
@@ -71,22 +86,31 @@ pub async fn dereference(
         [] => vec![None; pods.len()],
         _ => context.pods.addresses(namespace, &pods).await?,
     };
-    let reported = context.hub.reported(pods.iter().map(|pod| pod.uid.as_str()), uid, hash, store);
-    let with_reports = pods.into_iter().zip(facts).zip(addresses.into_iter().zip(reported));
-    let pods: Vec<CountedPod> = with_reports
-        .map(|((pod, facts), (addresses, reported))| CountedPod {
+    let reported = |pods: &[Arc<Pod>]| {
+        context.hub.reported(pods.iter().map(|pod| pod.uid.as_str()), uid, hash, (namespace, store))
+    };
+    let counted =
+        |(((pod, facts), addresses), reported): (((Arc<Pod>, _), Option<_>), Reported)| CountedPod {
             confirmation: reported.confirmation,
             untrusted_proxy: reported.untrusted_proxy,
             nearly_full: reported.nearly_full,
             store: reported.store,
             unreachable: reported.unreachable,
+            is_service: false,
+            asked: reported.asked,
             pod,
             facts,
             addresses: addresses.unwrap_or_default(),
-        })
-        .collect();
+        };
+    let reports = reported(&pods);
+    let pods: Vec<_> = pods.into_iter().zip(facts).zip(addresses).zip(reports).map(counted).collect();
+    let reports = reported(&service);
+    let facts = std::iter::repeat_with(|| Arc::new(PodFacts::of_service()));
+    let service = service.into_iter().zip(facts).zip(std::iter::repeat(None)).zip(reports).map(counted);
+    let service: Vec<_> = service.map(|pod| CountedPod { is_service: true, ..pod }).collect();
     let (mut idle, mut absent) = (None, None);
-    if pods.iter().any(|pod| pod.confirmation == Confirmation::Applied) {
+    let is_selective = !selected.selector.alternatives().is_empty() || !selected.targets.is_empty();
+    if !is_selective || pods.iter().any(|pod| pod.confirmation == Confirmation::Applied) {
         context.absent.forget(key);
     } else {
         let is_running = |name: &str| pods.iter().any(|pod| pod.pod.name == name);
@@ -99,6 +123,7 @@ pub async fn dereference(
     }
     Ok(Facts {
         pods,
+        service,
         unlimited,
         services,
         endpoint_slices,

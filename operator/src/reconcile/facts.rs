@@ -8,6 +8,7 @@ use sluice_config::message::{StoreReport, UntrustedProxy};
 use sluice_config::policy::Mode;
 use sluice_config::{CompiledPolicy, PolicyHash};
 use sluice_crds::Violation;
+use sluice_crds::policy::EnforcedBy;
 use tokio::time::Instant;
 
 use crate::cluster::endpoint_slices::EndpointSlice;
@@ -26,6 +27,8 @@ pub enum Outcome {
     Published {
         /// The compiled policy, as it is written.
         policy: Box<CompiledPolicy>,
+        /// Its enforcers.
+        enforced_by: EnforcedBy,
         /// Hash of the form that sidecars receive.
         hash: PolicyHash,
         /// The pods that receive the policy.
@@ -81,6 +84,10 @@ pub struct CountedPod {
     pub store: Option<StoreReport>,
     /// Ports of its applications that its sidecar has not reached for a minute although requests came.
     pub unreachable: Vec<u16>,
+    /// Whether it is one of the service's, and not of the policy's namespace.
+    pub is_service: bool,
+    /// Whether gateways have asked it about the policy.
+    pub asked: bool,
 }
 
 /// The objects in the cluster that a policy refers to.
@@ -88,6 +95,8 @@ pub struct CountedPod {
 pub struct Facts {
     /// The counted pods that the policy selects, ordered by name.
     pub pods: Vec<CountedPod>,
+    /// The pods of the service, if it enforces the policy, ordered by name.
+    pub service: Vec<CountedPod>,
     /// Pods without limits behind the same Services.
     pub unlimited: Vec<UnlimitedPod>,
     /// The Services of the namespace.
@@ -105,6 +114,13 @@ pub struct Facts {
     pub injection: Injection,
     /// The store that the policy counts in.
     pub store: StoreFact,
+}
+
+impl Facts {
+    /// Iterates over the pods that enforce the policy: those that it selects, and those of the service.
+    pub fn enforcers(&self) -> impl Iterator<Item = &CountedPod> + Clone {
+        self.pods.iter().chain(&self.service)
+    }
 }
 
 /// Whether new pods of a namespace get sidecars, and what keeps them from having one.

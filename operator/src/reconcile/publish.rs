@@ -54,7 +54,7 @@ fn publish_edit(
     context: &Context,
     key: &PolicyKey,
     uid: &str,
-    Compiled { policy, pods, overrides: _, jwks: _ }: Compiled,
+    Compiled { policy, pods, enforced_by, overrides: _, jwks: _ }: Compiled,
     blobs: Vec<Blob>,
     unusable: Vec<Problem>,
 ) -> serde_json::Result<Outcome> {
@@ -62,12 +62,12 @@ fn publish_edit(
         Ok(selected) => selected,
         Err(unread) => return Ok(Outcome::Unread(unread.to_string())),
     };
-    let publication = Publication::new(selected.selector.clone(), pods, &policy, blobs)?;
+    let publication = Publication::new(selected.selector.clone(), (pods, enforced_by), &policy, blobs)?;
     let forms = publication.forms.clone();
     let (published_at, installation) = context.hub.publish(uid, key, publication);
     let hash = forms.under(installation).hash.clone();
     let policy = Box::new(policy);
-    Ok(Outcome::Published { policy, hash, selected, published_at, installation, unusable })
+    Ok(Outcome::Published { policy, enforced_by, hash, selected, published_at, installation, unusable })
 }
 
 /// Publishes an edit without content that cannot be used, for pods that have no version of the policy. Others keep theirs.
@@ -75,14 +75,14 @@ fn publish_fallback(
     context: &Context,
     key: &PolicyKey,
     uid: &str,
-    Compiled { policy, pods, overrides: _, jwks: _ }: Compiled,
+    Compiled { policy, pods, enforced_by, overrides: _, jwks: _ }: Compiled,
     blobs: Vec<Blob>,
 ) -> serde_json::Result<()> {
     let Ok(selected) = select_pods(context, key, &pods) else { return Ok(()) };
     if context.hub.has_whole(uid) {
         return Ok(());
     }
-    let publication = Publication::new(selected.selector, pods, &policy, blobs)?;
+    let publication = Publication::new(selected.selector, (pods, enforced_by), &policy, blobs)?;
     context.hub.publish(uid, key, Publication { is_fallback: true, ..publication });
     Ok(())
 }

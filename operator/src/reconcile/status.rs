@@ -64,7 +64,7 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus
         [kept(observed), unreachable(&observed.facts.pods), nearly_full(observed)].into_iter().flatten();
     let ready = ready(observed.outcome, &required, &store_healthy, notes);
     let pods = match observed.outcome {
-        Outcome::Published { .. } if !programmed.is_kept => Some(count(&observed.facts.pods)),
+        Outcome::Published { .. } if !programmed.is_kept => Some(count(observed.facts.enforcers())),
         _ => observed.previous.and_then(|previous| previous.pods.clone()),
     };
     let limits = match observed.outcome {
@@ -104,15 +104,15 @@ fn kept(observed: &Observed<'_>) -> Option<String> {
     })
 }
 
-fn count(pods: &[CountedPod]) -> PodCounts {
+fn count<'a>(pods: impl Iterator<Item = &'a CountedPod> + Clone) -> PodCounts {
     let count = |wanted: &dyn Fn(&&CountedPod) -> bool| {
-        i32::try_from(pods.iter().filter(wanted).count()).unwrap_or(i32::MAX)
+        i32::try_from(pods.clone().filter(wanted).count()).unwrap_or(i32::MAX)
     };
     let programmed = count(&|pod| pod.confirmation == Confirmation::Applied);
     PodCounts {
         selected: count(&|_| true),
         injected: count(&|pod| pod.facts.injected),
         programmed,
-        summary: format!("{programmed}/{}", pods.len()),
+        summary: format!("{programmed}/{}", count(&|_| true)),
     }
 }

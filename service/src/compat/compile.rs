@@ -204,6 +204,8 @@ fn limit(name: String, key: Vec<KeyPart>, mode: Mode, rate: Rate) -> CompiledLim
         when: None,
         key,
         public_parts: Vec::new(),
+        entry_keys: Vec::new(),
+        max_override: None,
         on_missing: OnMissing::Shared,
         // As many as there are, as in ratelimit.
         max_keys: Some(0),

@@ -162,6 +162,7 @@ impl Settings {
                 certificate: needed("GRPC_SERVER_TLS_CERT")?,
                 key: needed("GRPC_SERVER_TLS_KEY")?,
                 client_ca: file("GRPC_CLIENT_TLS_CACERT"),
+                is_client_optional: false,
                 client_name: env.text("GRPC_CLIENT_TLS_SAN"),
             });
         }

@@ -18,7 +18,7 @@ fn publish(sidecar: &Sidecar, stores: &[(&str, StoreChoice)], policies: &[Arc<Pr
     let named = policies.iter().map(|policy| (policy.name.clone(), policy.clone())).collect::<Vec<_>>();
     let stores: BTreeMap<_, _> =
         stores.iter().map(|(name, choice)| ((*name).to_owned(), choice.clone())).collect();
-    assert_eq!(sidecar.publisher().publish(&StoreChoices(stores), &named), []);
+    assert_eq!(sidecar.publisher().publish(&StoreChoices { stores, namespaces: None }, &named), []);
 }
 
 const KEY: &str = "x-api-key: a\r\n";

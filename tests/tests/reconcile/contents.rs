@@ -50,8 +50,12 @@ async fn confirm_table(session: &mut Session) -> (String, OverrideTable) {
     let hash = policy["limits"][0]["kind"]["rates"]["overrides"].as_str().unwrap().to_owned();
     let (status, bytes) = session.fetch(&hash).await;
     assert_eq!((status, BlobHash::of(&bytes).to_string()), (StatusCode::OK, hash.clone()));
-    let report =
-        PolicyReport::Applied { hash: published.hash, untrusted_proxy: None, nearly_full: Vec::new() };
+    let report = PolicyReport::Applied {
+        hash: published.hash,
+        untrusted_proxy: None,
+        nearly_full: Vec::new(),
+        asked: false,
+    };
     session.report([(uid, report)], sluice_config::message::StoreReport::HEALTHY).await;
     (hash, OverrideTable::new(bytes.to_vec().into()).unwrap())
 }
@@ -208,8 +212,12 @@ async fn confirm_keys(session: &mut Session) -> String {
         }
     };
     let policy: Value = serde_json::from_str(published.policy.get()).unwrap();
-    let report =
-        PolicyReport::Applied { hash: published.hash, untrusted_proxy: None, nearly_full: Vec::new() };
+    let report = PolicyReport::Applied {
+        hash: published.hash,
+        untrusted_proxy: None,
+        nearly_full: Vec::new(),
+        asked: false,
+    };
     session.report([(uid, report)], sluice_config::message::StoreReport::HEALTHY).await;
     policy["jwt"][0]["verification"]["keys"]["jwks"].as_str().unwrap().to_owned()
 }

@@ -153,6 +153,7 @@ pub async fn confirm(session: &mut Session) -> PolicyHash {
         hash: hash.clone(),
         untrusted_proxy: None,
         nearly_full: Vec::new(),
+        asked: false,
     };
     let hash = policies.policies.values().next().expect("a policy").hash.clone();
     let reports = policies.policies.iter().map(|(uid, published)| (uid.clone(), applied(&published.hash)));

@@ -43,8 +43,12 @@ async fn an_application_that_does_not_answer_is_told_and_the_policy_stays_ready(
     let hash = confirm(&mut session).await;
     namespace.wait_for("p", "Ready", "True Ready").await;
     let policy = namespace.api::<RateLimitPolicy>().get("p").await.unwrap().metadata.uid.unwrap();
-    let applied =
-        || PolicyReport::Applied { hash: hash.clone(), untrusted_proxy: None, nearly_full: Vec::new() };
+    let applied = || PolicyReport::Applied {
+        hash: hash.clone(),
+        untrusted_proxy: None,
+        nearly_full: Vec::new(),
+        asked: false,
+    };
     session.report_unreachable([(policy.clone(), applied())], &[8080]).await;
     let (status, message) =
         wait_for_message(&namespace, "Ready", "has accepted no connection on port 8080").await;

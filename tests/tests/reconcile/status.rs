@@ -51,6 +51,7 @@ async fn reconcile_reports_pods_that_nack_disconnect_or_confirm_another_hash() {
         hash: PolicyHash::of("another"),
         untrusted_proxy: None,
         nearly_full: Vec::new(),
+        asked: false,
     };
     session.report([(uid.clone(), other)], StoreReport::HEALTHY).await;
     namespace.wait_for("p", "Programmed", "False PodsUnconfirmed").await;
@@ -72,6 +73,7 @@ async fn reconcile_reports_pods_that_nack_disconnect_or_confirm_another_hash() {
                     hash: published.hash,
                     untrusted_proxy: None,
                     nearly_full: Vec::new(),
+                    asked: false,
                 },
             )],
             StoreReport::HEALTHY,

@@ -1,6 +1,7 @@
 use crate::PreparedPolicy;
 
 mod cost;
+mod descriptors;
 mod precedence;
 
 fn json(kind: &str) -> String {

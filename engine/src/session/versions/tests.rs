@@ -79,7 +79,8 @@ fn a_policy_is_not_reported_before_it_was_tried() {
         PolicyReport::Applied {
             hash: PolicyHash::of(&json("a", 1)),
             untrusted_proxy: None,
-            nearly_full: Vec::new()
+            nearly_full: Vec::new(),
+            asked: false,
         }
     );
 }

@@ -117,6 +117,20 @@ pub struct HostPort {
 }
 
 impl PodFacts {
+    /// The facts about a pod that enforces policies without a sidecar.
+    #[must_use]
+    pub fn of_service() -> Self {
+        Self {
+            injected: true,
+            host_network: false,
+            captured: Ok(Vec::new()),
+            warnings: Vec::new(),
+            admin: 0,
+            has_ports_annotation: false,
+            host_ports: Vec::new(),
+        }
+    }
+
     /// Reads the facts from a pod. Without a sidecar, it is looked at as a new pod in its namespace.
     #[must_use]
     pub fn read(pod: &core::Pod, config: &InjectConfig, bounds: &Bounds) -> Self {

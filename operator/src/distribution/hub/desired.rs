@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sluice_config::message::{PublishedPolicy, Replica, ResetOrder, ResetUid};
+use sluice_config::message::{PublishedPolicy, Replica, ResetOrder, ResetUid, TokenKeys};
 use sluice_config::store_access::StoreChoices;
+use sluice_crds::policy::Enforcer;
 use tokio::time::Instant;
 
 use super::Hub;
@@ -15,6 +16,8 @@ pub struct Desired {
     pub stores: StoreChoices,
     /// Names of further stores, of which the sidecar keeps the access that it has.
     pub kept_stores: Vec<String>,
+    /// The keys that tokens of callers are verified with, of a session of the service.
+    pub token_keys: Option<TokenKeys>,
     /// Replica index and count of the pod for each of its policies, by UID, where they are known.
     pub replicas: BTreeMap<String, Replica>,
     /// Resets that the pod takes part in.
@@ -47,6 +50,7 @@ impl Hub {
         let mut desired = Desired {
             stores: StoreChoices::default(),
             kept_stores: Vec::new(),
+            token_keys: state.token_keys.clone().filter(|_| session.identity.enforcer == Enforcer::Service),
             replicas: BTreeMap::new(),
             resets: state.resets_of(pod_uid, session),
             policies: with_policies.then(DesiredPolicies::default),
@@ -56,9 +60,14 @@ impl Hub {
         let mut stores = BTreeSet::new();
         for (uid, policy) in state.policies_of(session) {
             match &policy.published {
-                Some(_) if !policy.is_fallback => drop(stores.insert(policy.store.as_str())),
+                Some(_) if !policy.is_fallback => {
+                    stores.insert((policy.key.namespace.as_str(), policy.store.as_str()));
+                }
                 // The edit that the sidecar keeps is not known.
-                Some(_) | None => stores.extend(state.stores.names(&session.identity.namespace)),
+                Some(_) | None => {
+                    let namespace = policy.key.namespace.as_str();
+                    stores.extend(state.stores.names(namespace).map(|name| (namespace, name)));
+                }
             }
             if let Some(replica) = policy.replicas.replica(pod_uid) {
                 desired.replicas.insert(uid.clone(), replica);
@@ -80,7 +89,7 @@ impl Hub {
             }
         }
         if with_policies {
-            (desired.stores, desired.kept_stores) = state.stores.choices(&session.identity.namespace, stores);
+            (desired.stores, desired.kept_stores) = state.stores.choices(session.identity.enforcer, stores);
         }
         Some(desired)
     }

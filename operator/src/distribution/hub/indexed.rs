@@ -47,6 +47,10 @@ impl<T: Namespaced> Indexed<T> {
         Some(item)
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &T)> {
+        self.items.iter()
+    }
+
     pub(super) fn values(&self) -> impl Iterator<Item = &T> {
         self.items.values()
     }

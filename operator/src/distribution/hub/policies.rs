@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sluice_config::policy::{BlobHash, Mode};
-use sluice_crds::policy::PodSelection;
+use sluice_crds::policy::{EnforcedBy, Enforcer, PodSelection};
 use tokio::time::Instant;
 
 use super::{DistributedPolicy, Hub};
@@ -27,7 +27,8 @@ impl Hub {
                 && published.is_some_and(|forms| forms.as_written.hash == edit.forms.as_written.hash)
         };
         let same = old.filter(is_same);
-        let same_selector = old.is_some_and(|old| old.selector == edit.selector);
+        let same_selector =
+            old.is_some_and(|old| old.selector == edit.selector && old.enforced_by == edit.enforced_by);
         let published_at = same.map_or_else(Instant::now, |same| same.published_at);
         if same.is_some() && same_selector {
             return (published_at, state.mode);
@@ -37,6 +38,7 @@ impl Hub {
         let policy = DistributedPolicy {
             key: key.clone(),
             selector: edit.selector,
+            enforced_by: edit.enforced_by,
             pods: Some(edit.pods),
             store: edit.store,
             limits: edit.limits,
@@ -86,6 +88,8 @@ impl Hub {
         let policy = DistributedPolicy {
             key: key.clone(),
             selector: PodSelector::all(),
+            // The service may have one too.
+            enforced_by: EnforcedBy { sidecar: true, service: true },
             pods: None,
             store: String::new(),
             limits: Arc::default(),
@@ -120,6 +124,21 @@ impl Hub {
         selecting.map(|policy| policy.key.clone()).collect()
     }
 
+    /// Returns the policies that the service enforces.
+    #[must_use]
+    pub fn enforced_by_service(&self) -> Vec<PolicyKey> {
+        let state = self.lock();
+        let policies = state.policies.values().filter(|policy| policy.enforced_by.service);
+        policies.map(|policy| policy.key.clone()).collect()
+    }
+
+    /// Reports whether the service enforces the last valid edit of a policy.
+    #[must_use]
+    pub fn is_enforced_by_service(&self, uid: &str) -> bool {
+        let state = self.lock();
+        state.policies.get(uid).is_some_and(|policy| policy.published.is_some() && policy.enforced_by.service)
+    }
+
     /// Returns the selector of the last valid edit of a policy.
     #[must_use]
     pub fn selector(&self, uid: &str) -> Option<PodSelector> {
@@ -144,7 +163,9 @@ impl Hub {
         policy.replicas = Replicas::after_edit(false, Some(&policy.replicas), false);
         if let Some(policy) = state.policies.get(uid) {
             state.wake(&policy.key.namespace, Changed::Policies, |session| {
-                policy.selects(&session.identity) || before.matches(&session.identity.labels)
+                policy.selects(&session.identity)
+                    || session.identity.enforcer == Enforcer::Sidecar
+                        && before.matches(&session.identity.labels)
             });
         }
         drop(state);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_config::message::{PolicyReport, ResetOrder, ResetReport, ResetStep, ResetUid};
+use sluice_crds::policy::Enforcer;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -29,7 +30,7 @@ impl State {
         &'a self,
         policy: &'a DistributedPolicy,
     ) -> impl Iterator<Item = (&'a String, &'a Session)> {
-        let of_namespace = self.sessions.in_namespace(&policy.key.namespace);
+        let of_namespace = self.sessions_for(&policy.key.namespace);
         of_namespace.filter(|(_, session)| !session.ended && policy.selects(&session.identity))
     }
 
@@ -92,8 +93,11 @@ impl State {
 
     /// Returns the resets that a pod takes part in.
     pub(super) fn resets_of(&self, pod_uid: &str, session: &Session) -> BTreeMap<ResetUid, ResetOrder> {
-        let of_namespace =
-            self.resets.iter().filter(|(_, active)| active.reset.namespace == session.identity.namespace);
+        let is_of = |active: &ActiveReset| match session.identity.enforcer {
+            Enforcer::Sidecar => active.reset.namespace == session.identity.namespace,
+            Enforcer::Service => true,
+        };
+        let of_namespace = self.resets.iter().filter(|(_, active)| is_of(active));
         let orders = of_namespace.filter_map(|(uid, active)| {
             let step = match active.removed_at {
                 Some(removed_at) => ResetStep::Forget { removed_at },
@@ -102,6 +106,7 @@ impl State {
             };
             let (_, policy) = self.policy_of(&active.reset)?;
             let order = ResetOrder {
+                namespace: policy.key.namespace.clone(),
                 policy: policy.key.name.clone(),
                 limit: active.reset.limit.clone(),
                 key: active.reset.key.clone(),
@@ -112,13 +117,13 @@ impl State {
         orders.collect()
     }
 
-    /// Takes what a pod reports about resets. Reports whether it has removed a counter.
+    /// Takes what a pod reports about resets. Returns the namespaces in which it has removed a counter.
     pub(super) fn take_reset_reports(
         &mut self,
         pod_uid: &str,
         reports: &BTreeMap<ResetUid, ResetReport>,
-    ) -> bool {
-        let mut removed = false;
+    ) -> BTreeSet<String> {
+        let mut removed = BTreeSet::new();
         for (uid, report) in reports {
             let (Some(active), ResetReport::Removed { at }) = (self.resets.get_mut(uid), report) else {
                 continue;
@@ -126,7 +131,7 @@ impl State {
             let is_remover = active.remover.as_ref().is_some_and(|(pod, _)| pod == pod_uid);
             if active.removed_at.is_none() && is_remover {
                 active.removed_at = Some(*at);
-                removed = true;
+                removed.insert(active.reset.namespace.clone());
             }
         }
         removed

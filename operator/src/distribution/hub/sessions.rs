@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use sluice_config::PolicyHash;
 use sluice_config::message::Report;
+use sluice_crds::policy::Enforcer;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::{Hub, State};
+use super::{ALL_NAMESPACES, Hub, State};
 use crate::distribution::identity::Identity;
 use crate::distribution::session::{
     EXPIRY, Reported, Session, sanitized, sanitized_ports, sanitized_reset, sanitized_store,
@@ -111,15 +112,18 @@ impl Hub {
         let mut state = self.lock();
         let Some(pod_uid) = state.names.get(&report.session).cloned() else { return false };
         let Some(session) = state.sessions.get(&pod_uid) else { return false };
-        let namespace = session.identity.namespace.clone();
+        let (namespace, enforcer) = (session.identity.namespace.clone(), session.identity.enforcer);
         let reports: BTreeMap<_, _> = report
             .policies
             .into_iter()
             .filter(|(uid, _)| state.policies.get(uid).is_some())
             .map(|(uid, report)| (uid, sanitized(report)))
             .collect();
-        let known: BTreeSet<_> = state.stores.names(&namespace).collect();
-        let stores = report.stores.into_iter().filter(|(name, _)| known.contains(name.as_str()));
+        let known: BTreeSet<_> = match enforcer {
+            Enforcer::Sidecar => state.stores.names(&namespace).map(str::to_owned).collect(),
+            Enforcer::Service => state.stores.all_names().collect(),
+        };
+        let stores = report.stores.into_iter().filter(|(name, _)| known.contains(name));
         let stores: BTreeMap<_, _> = stores.map(|(name, report)| (name, sanitized_store(report))).collect();
         let resets: BTreeMap<_, _> = report
             .resets
@@ -134,6 +138,7 @@ impl Hub {
         let changed = state.policies_of(session).filter(|(uid, _)| has_changed(uid));
         let changed: Vec<_> = changed.map(|(_, policy)| policy.key.clone()).collect();
         let removed = state.take_reset_reports(&pod_uid, &resets);
+        let has_removed = !removed.is_empty();
         state.take_shadow_denied(&pod_uid, &report.shadow_denied);
         let Some(session) = state.sessions.get_mut(&pod_uid) else { return false };
         session.unreachable_told &= !unreachable.is_empty();
@@ -142,11 +147,11 @@ impl Hub {
         session.reports = reports;
         session.stores = stores;
         session.expires = None;
-        if removed {
+        for namespace in removed {
             state.wake(&namespace, Changed::Live, |_| true);
         }
         drop(state);
-        if removed {
+        if has_removed {
             self.changed();
         }
         if resets_changed {
@@ -159,14 +164,14 @@ impl Hub {
         true
     }
 
-    /// Returns what the sidecars of pods have reported last about this edit of a policy and about a store.
+    /// Returns what pods have reported last about this edit of a policy and about a store, which has a namespace and a name.
     #[must_use]
     pub fn reported<'a>(
         &self,
         pods: impl Iterator<Item = &'a str>,
         policy_uid: &str,
         hash: &PolicyHash,
-        store: &str,
+        store: (&str, &str),
     ) -> Vec<Reported> {
         let state = self.lock();
         let reported = pods.map(|pod| {
@@ -186,7 +191,11 @@ impl Hub {
     /// Returns the namespaces of the pods that have sessions.
     #[must_use]
     pub fn namespaces_with_sessions(&self) -> BTreeSet<String> {
-        self.lock().sessions.namespaces().cloned().collect()
+        let state = self.lock();
+        let of_service = state.sessions.in_namespace(ALL_NAMESPACES);
+        let of_service = of_service.map(|(_, session)| &session.identity.namespace);
+        let others = state.sessions.namespaces().filter(|namespace| *namespace != ALL_NAMESPACES);
+        others.chain(of_service).cloned().collect()
     }
 
     /// Returns the number of sessions, including recently ended ones.

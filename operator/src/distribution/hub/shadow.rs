@@ -24,7 +24,8 @@ impl State {
             .iter()
             .flat_map(|(policy, limits)| limits.iter().map(move |(limit, sketch)| (policy, limit, sketch)));
         for (name, limit, sketch) in limits.take(MAX_SHADOW_DENIED) {
-            let Some((_, policy)) = self.policies_of(session).find(|(_, policy)| policy.key.name == *name)
+            let Some((_, policy)) =
+                self.policies_of(session).find(|(_, policy)| policy.key.to_string() == *name)
             else {
                 continue;
             };

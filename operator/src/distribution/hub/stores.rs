@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use sluice_config::message::StoreReport;
 use sluice_config::policy::DEFAULT_STORE;
+use sluice_crds::policy::Enforcer;
+use sluice_store::redis::admin::ManagedUser;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{DistributedPolicy, Hub, State};
+use super::{ALL_NAMESPACES, DistributedPolicy, Hub, State};
 use crate::distribution::stores::{HubStores, SidecarReport};
 use crate::distribution::wakeup::Changed;
 use crate::object_key::StoreKey;
@@ -43,7 +45,14 @@ impl Hub {
                     && (policy.store == store.name || policy.published.is_none())
             }
         };
-        state.policies.values().filter(uses).map(|policy| policy.key.namespace.clone()).collect()
+        let users: Vec<_> = state.policies.values().filter(uses).collect();
+        let mut namespaces: BTreeSet<_> = users.iter().map(|policy| policy.key.namespace.clone()).collect();
+        let by_service =
+            |policy: &&DistributedPolicy| policy.enforced_by.service && policy.published.is_some();
+        if store.is_none() && users.iter().any(by_service) {
+            namespaces.insert(ManagedUser::ALL_NAMESPACES.to_owned());
+        }
+        namespaces
     }
 
     /// Sets the stores, with the access to them.
@@ -52,8 +61,13 @@ impl Hub {
         let before = std::mem::replace(&mut state.stores, stores);
         let changed = state.stores != before;
         for namespace in state.sessions.namespaces().filter(|_| changed) {
+            if namespace == ALL_NAMESPACES {
+                state.wake(namespace, Changed::Policies, |_| true);
+                continue;
+            }
             let names: BTreeSet<_> = before.names(namespace).chain(state.stores.names(namespace)).collect();
-            let choices = |stores: &HubStores| stores.choices(namespace, names.iter().copied());
+            let of_namespace = || names.iter().map(|name| (namespace.as_str(), *name));
+            let choices = |stores: &HubStores| stores.choices(Enforcer::Sidecar, of_namespace());
             if choices(&before) != choices(&state.stores) {
                 state.wake(namespace, Changed::Policies, |_| true);
             }
@@ -92,12 +106,15 @@ impl Hub {
         let sessions = state.sessions.values().filter(|session| session.counts());
         let reports = sessions.filter_map(|session| {
             let identity = &session.identity;
-            let name = match store {
-                None => DEFAULT_STORE,
-                Some(store) if store.namespace == identity.namespace => &store.name,
-                Some(_) => return None,
+            let name = match (store, identity.enforcer) {
+                (None, _) => DEFAULT_STORE.to_owned(),
+                (Some(store), Enforcer::Service) => format!("{}/{}", store.namespace, store.name),
+                (Some(store), Enforcer::Sidecar) if store.namespace == identity.namespace => {
+                    store.name.clone()
+                }
+                (Some(_), Enforcer::Sidecar) => return None,
             };
-            let report = session.stores.get(name).filter(|report| **report != StoreReport::Unknown)?;
+            let report = session.stores.get(&name).filter(|report| **report != StoreReport::Unknown)?;
             Some(SidecarReport {
                 pod: format!("{}/{}", identity.namespace, identity.pod),
                 report: report.clone(),

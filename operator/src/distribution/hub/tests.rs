@@ -18,7 +18,7 @@ mod shadow;
 
 /// Returns what the pod has confirmed of the policy `1`.
 fn confirmation(hub: &Hub, hash: &PolicyHash) -> Confirmation {
-    hub.reported([POD_UID].into_iter(), "1", hash, DEFAULT_STORE).remove(0).confirmation
+    hub.reported([POD_UID].into_iter(), "1", hash, ("n", DEFAULT_STORE)).remove(0).confirmation
 }
 
 /// Publishes a policy for pods labelled `app: a` and returns its hash.
@@ -34,7 +34,12 @@ fn applied(session: &str, hash: &PolicyHash) -> Report {
         session: session.into(),
         policies: [(
             "1".into(),
-            PolicyReport::Applied { hash: hash.clone(), untrusted_proxy: None, nearly_full: Vec::new() },
+            PolicyReport::Applied {
+                hash: hash.clone(),
+                untrusted_proxy: None,
+                nearly_full: Vec::new(),
+                asked: false,
+            },
         )]
         .into(),
         stores: [(DEFAULT_STORE.into(), StoreReport::HEALTHY)].into(),

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use sluice_config::PolicyHash;
 use sluice_config::message::{
     CREDENTIALS_EVENT, Credentials, LIVE_EVENT, LiveReplicas, POLICIES_EVENT, Policies, PublishedPolicy,
-    RESETS_EVENT, Replica, ResetOrder, ResetUid, Resets, VERSION,
+    RESETS_EVENT, Replica, ResetOrder, ResetUid, Resets, TokenKeys, VERSION,
 };
 use sluice_config::store_access::StoreChoices;
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ pub(super) struct Sent {
     /// The policies that the sidecar has, with their ID, or `None` before the first event with policies.
     policies: Option<(String, SentPolicies)>,
     /// The stores, and the names of those that the sidecar keeps.
-    stores: Option<(StoreChoices, Vec<String>)>,
+    stores: Option<(StoreChoices, Vec<String>, Option<TokenKeys>)>,
     replicas: BTreeMap<String, Replica>,
     /// A sidecar drops the orders of a session before.
     resets: BTreeMap<ResetUid, ResetOrder>,
@@ -93,28 +93,40 @@ impl Sent {
         // Access begins before the first policy of a store and ends after the last.
         let kept = desired.kept_stores;
         let mut union = desired.stores.clone();
-        for (name, store) in self.stores.iter().flat_map(|(sent, _)| &sent.0) {
+        for (name, store) in self.stores.iter().flat_map(|(sent, ..)| &sent.stores) {
             if !kept.contains(name) {
-                union.0.entry(name.clone()).or_insert_with(|| store.clone());
+                union.stores.entry(name.clone()).or_insert_with(|| store.clone());
             }
         }
-        events.extend(self.credentials_event(union, kept.clone()));
+        if let Some(sent) = self.stores.as_ref().and_then(|(sent, ..)| sent.namespaces.as_ref()) {
+            let secrets = union.namespaces.get_or_insert_default();
+            for (namespace, secret) in sent {
+                secrets.entry(namespace.clone()).or_insert_with(|| secret.clone());
+            }
+        }
+        let keys = desired.token_keys;
+        events.extend(self.credentials_event(union, kept.clone(), keys.clone()));
         events.extend(policies);
         if !keeps_all {
-            events.extend(self.credentials_event(desired.stores, kept));
+            events.extend(self.credentials_event(desired.stores, kept, keys));
         }
         Some(events)
     }
 
     /// Returns the event with the access to these stores, or `None` if the sidecar has it.
-    fn credentials_event(&mut self, stores: StoreChoices, keep: Vec<String>) -> Option<Bytes> {
-        let sent = Some((stores, keep));
+    fn credentials_event(
+        &mut self,
+        stores: StoreChoices,
+        keep: Vec<String>,
+        token_keys: Option<TokenKeys>,
+    ) -> Option<Bytes> {
+        let sent = Some((stores, keep, token_keys));
         if self.stores == sent {
             return None;
         }
         self.stores = sent;
-        let (stores, keep) = self.stores.clone()?;
-        Some(event(CREDENTIALS_EVENT, None, &Credentials { version: VERSION, stores, keep }))
+        let (stores, keep, token_keys) = self.stores.clone()?;
+        Some(event(CREDENTIALS_EVENT, None, &Credentials { version: VERSION, stores, keep, token_keys }))
     }
 
     /// Reports whether the first event with policies is held back because of these policies. If policies are

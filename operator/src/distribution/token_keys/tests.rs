@@ -27,7 +27,7 @@ impl Signer {
 
 fn keys(jwk: &Value) -> Keys {
     let set = json!({"keys": [jwk, {"kty": "oct", "kid": "hmac", "k": "AAAA", "alg": "HS256"}]});
-    Keys::new(ISSUER.into(), &serde_json::from_value(set).unwrap())
+    Keys::new(ISSUER.into(), &set.to_string()).unwrap()
 }
 
 /// Returns keys that have been fetched.

@@ -65,7 +65,7 @@ impl Controller {
             queue,
             Arc::new(Metrics::default()),
             (Events::channel().0, Events::channel().0),
-            Home { installation: Installation::default(), namespace: "sluice-system".into() },
+            Home { installation: Installation::default(), namespace: "sluice-system".into(), service: None },
             Injection { config: Arc::new(config(true)), limit_ranges: LimitRanges::default() },
         ));
         context.hub.set_stores(HubStores { default: StoreSource::Memory, ..HubStores::default() });
@@ -109,6 +109,7 @@ impl Controller {
     /// Returns the UIDs and requests per hour of the policies that a pod of the namespace would receive.
     fn published(&self) -> Vec<(String, i64)> {
         let identity = Identity {
+            enforcer: sluice_crds::policy::Enforcer::Sidecar,
             namespace: "n".into(),
             pod: "p".into(),
             pod_uid: "pod".into(),

@@ -3,6 +3,7 @@
 use sluice_crds::Violation;
 use sluice_crds::conditions::reasons;
 use sluice_crds::policy::TargetKind;
+use sluice_crds::violation::Kind;
 
 use super::finding::Finding;
 use super::observed::Observed;
@@ -30,7 +31,9 @@ pub(super) fn accepted(observed: &Observed<'_>) -> Finding {
             let message = format!(
                 "{text}. Fix the policy. Until then, sidecars keep its last valid version, if there is one."
             );
-            Finding::new("False", reasons::INVALID, message)
+            let is_of_domain = violations.iter().all(|violation| violation.kind == Kind::DomainNotGranted);
+            let reason = if is_of_domain { reasons::DOMAIN_NOT_GRANTED } else { reasons::INVALID };
+            Finding::new("False", reason, message)
         }
     }
 }

@@ -5,6 +5,7 @@
 //! - `pods`: hostPorts, and pods without limits behind a Service.
 //! - `network_policies`: NetworkPolicies that allow the application's port and block the sidecar's.
 //! - `bypass`: the result of each of them.
+//! - `service`: whether gateways ask the service about the policy.
 
 use std::collections::BTreeSet;
 
@@ -14,18 +15,35 @@ use super::finding::Finding;
 use super::observed::Observed;
 use super::text::{list, sentences};
 use crate::injection::skip::Skip;
-use crate::reconcile::facts::{CountedPod, Facts};
+use crate::reconcile::facts::{CountedPod, Facts, Outcome};
 use crate::reconcile::label_sets::{label_set, unique_by};
 
 mod bypass;
 mod endpoint_slices;
 mod network_policies;
 mod pods;
+mod service;
 mod services;
 #[cfg(test)]
 mod tests;
 
 pub(super) fn captured(observed: &Observed<'_>) -> Finding {
+    let Outcome::Published { enforced_by, policy, .. } = observed.outcome else {
+        return by_sidecars(observed);
+    };
+    let sidecars = enforced_by.sidecar.then(|| by_sidecars(observed));
+    let service = enforced_by.service.then(|| service::asked(observed, policy));
+    match (sidecars, service) {
+        (Some(sidecars), Some(service)) if sidecars.status == "True" => {
+            Finding { message: format!("{} {}", sidecars.message, service.message), ..service }
+        }
+        (Some(found), _) | (None, Some(found)) => found,
+        // Something enforces each policy.
+        (None, None) => by_sidecars(observed),
+    }
+}
+
+fn by_sidecars(observed: &Observed<'_>) -> Finding {
     let facts = observed.facts;
     for pod in &facts.pods {
         if let Err(error) = &pod.facts.captured {

@@ -13,8 +13,8 @@ mod tests;
 /// Returns what the message says about such limits, if there are any.
 pub(super) fn nearly_full(observed: &Observed<'_>) -> Option<String> {
     let Outcome::Published { policy, .. } = observed.outcome else { return None };
-    let pods = &observed.facts.pods;
-    let reported: BTreeSet<&str> = pods.iter().flat_map(|pod| &pod.nearly_full).map(String::as_str).collect();
+    let pods = observed.facts.enforcers();
+    let reported: BTreeSet<&str> = pods.flat_map(|pod| &pod.nearly_full).map(String::as_str).collect();
     // A sidecar may report anything; a message only names limits that exist.
     let limits = policy.limits.iter().filter(|limit| reported.contains(limit.name.as_str()));
     let named: Vec<String> =

@@ -7,6 +7,7 @@ use sluice_crds::RateLimitPolicyStatus;
 
 use crate::object_key::PolicyKey;
 use crate::reconcile::facts::{Facts, Outcome};
+use crate::service_account::ServiceAccount;
 
 /// Everything that the status of a policy is computed from.
 pub struct Observed<'a> {
@@ -20,6 +21,8 @@ pub struct Observed<'a> {
     pub outcome: &'a Outcome,
     /// Objects that the policy refers to.
     pub facts: &'a Facts,
+    /// The service of the installation, if it has one.
+    pub service: Option<&'a ServiceAccount>,
     /// Time for which this replica has been the leader.
     pub leader_for: Duration,
     /// Status that the policy has.

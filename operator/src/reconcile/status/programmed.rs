@@ -15,6 +15,7 @@ use crate::injection::decide::is_opted_out;
 use crate::leadership::LEADER_GRACE;
 use crate::reconcile::facts::{CountedPod, Injection, Outcome};
 use crate::reconcile::select_pods::SelectedPods;
+use crate::service_account::{SERVICE_LABEL, ServiceAccount};
 
 #[cfg(test)]
 mod tests;
@@ -46,8 +47,10 @@ impl Programmed {
 }
 
 pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
-    let (published_at, selected) = match observed.outcome {
-        Outcome::Published { published_at, selected, .. } => (published_at, selected),
+    let (published_at, selected, by) = match observed.outcome {
+        Outcome::Published { published_at, selected, enforced_by, .. } => {
+            (published_at, selected, *enforced_by)
+        }
         Outcome::Unread(target) => {
             return Programmed::new("Unknown", reasons::WAITING, format!("{target} is being read."));
         }
@@ -60,13 +63,21 @@ pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
             return Programmed::new("False", reasons::INVALID, message);
         }
     };
-    let pods = &observed.facts.pods;
-    if pods.is_empty() {
-        let pending_left = PENDING.checked_sub(published_at.elapsed()).filter(|left| !left.is_zero());
-        let again = pending_left.unwrap_or(SEARCH_EVERY);
-        return without_pods(observed, selected, pending_left.is_some()).check_again_after(again);
+    let pending_left = PENDING.checked_sub(published_at.elapsed()).filter(|left| !left.is_zero());
+    let pods: Vec<_> = observed.facts.enforcers().collect();
+    let pods = pods.as_slice();
+    let mut missing = pods.iter().copied().filter(|pod| pod.confirmation != Confirmation::Applied);
+    let missing: Vec<_> = missing.by_ref().collect();
+    if by.service && observed.facts.service.is_empty() {
+        return without_service(observed.service);
     }
-    let missing: Vec<_> = pods.iter().filter(|pod| pod.confirmation != Confirmation::Applied).collect();
+    if by.sidecar && observed.facts.pods.is_empty() {
+        let without = without_pods(observed, selected, pending_left.is_some());
+        // What is scaled to zero does not speak for the service.
+        if without.finding.status != "True" || missing.is_empty() {
+            return without.check_again_after(pending_left.unwrap_or(SEARCH_EVERY));
+        }
+    }
     if missing.is_empty() {
         let mut message =
             format!("{} applied this policy.", part_of(pods.len(), pods.len(), "pod", "has", "have"));
@@ -84,7 +95,6 @@ pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
             DuringGrace::Undecided => {}
         }
     }
-    let pending_left = PENDING.checked_sub(published_at.elapsed()).filter(|left| !left.is_zero());
     let unconfirmed = nacked(pods, &missing).or_else(|| not_injected(observed)).unwrap_or_else(|| {
         if pending_left.is_some() {
             check_again_after = pending_left;
@@ -105,8 +115,9 @@ pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
 }
 
 /// Returns the note about sidecars that run in pods whose label says that there be none.
-fn opted_out(pods: &[CountedPod]) -> Option<String> {
-    let labelled: Vec<_> = pods.iter().filter(|pod| is_opted_out(&pod.pod.labels)).collect();
+fn opted_out(pods: &[&CountedPod]) -> Option<String> {
+    let labelled: Vec<_> =
+        pods.iter().filter(|pod| !pod.is_service && is_opted_out(&pod.pod.labels)).collect();
     let first = labelled.first()?;
     let (namespace, pod) = (&first.pod.namespace, &first.pod.name);
     let names = list(labelled.iter().map(|pod| pod.pod.name.as_str()));
@@ -114,6 +125,19 @@ fn opted_out(pods: &[CountedPod]) -> Option<String> {
         " The label {INJECT_LABEL}=false of {names} applies to the next pod: a sidecar that runs enforces the policy until its \
          pod is deleted (`kubectl -n {namespace} delete pod {pod}`). Set the label in the template of the workload."
     ))
+}
+
+fn without_service(service: Option<&ServiceAccount>) -> Programmed {
+    let message = match service {
+        Some(service) => format!(
+            "No pod of the service runs. See the Deployment in the namespace {}: `kubectl -n {} get deployment,pods -l {}={}`",
+            service.namespace, service.namespace, SERVICE_LABEL.0, SERVICE_LABEL.1
+        ),
+        None => "The installation has no service, which spec.enforcedBy names. Ask the administrators of Sluice: the value \
+                 service.enabled of the chart."
+            .to_owned(),
+    };
+    Programmed::new("False", reasons::NO_SERVICE, message)
 }
 
 fn without_pods(observed: &Observed<'_>, selected: &SelectedPods, is_pending: bool) -> Programmed {
@@ -159,7 +183,7 @@ enum DuringGrace {
 fn during_grace(observed: &Observed<'_>, missing: usize) -> DuringGrace {
     let is_connecting =
         |pod: &CountedPod| pod.facts.injected && pod.confirmation == Confirmation::NotConnected;
-    if !observed.facts.pods.iter().any(is_connecting) {
+    if !observed.facts.enforcers().any(is_connecting) {
         return DuringGrace::Undecided;
     }
     let previous = observed.previous_condition(types::PROGRAMMED).filter(|condition| {
@@ -185,7 +209,7 @@ fn during_grace(observed: &Observed<'_>, missing: usize) -> DuringGrace {
     }
 }
 
-fn nacked(pods: &[CountedPod], missing: &[&CountedPod]) -> Option<Programmed> {
+fn nacked(pods: &[&CountedPod], missing: &[&CountedPod]) -> Option<Programmed> {
     let nacks: Vec<_> = missing
         .iter()
         .filter_map(|pod| match &pod.confirmation {
@@ -242,8 +266,11 @@ fn was_missed(injection: &Injection, pod: &Pod) -> bool {
         })
 }
 
-fn unconfirmed(pods: &[CountedPod], missing: &[&CountedPod], is_pending: bool) -> Programmed {
+fn unconfirmed(pods: &[&CountedPod], missing: &[&CountedPod], is_pending: bool) -> Programmed {
     let names = list(missing.iter().map(|pod| match pod.confirmation {
+        Confirmation::NotConnected if pod.is_service => {
+            format!("{} (it is not connected to the operator)", pod.pod.name)
+        }
         Confirmation::NotConnected => {
             format!("{} (its sidecar is not connected to the operator)", pod.pod.name)
         }
@@ -254,7 +281,15 @@ fn unconfirmed(pods: &[CountedPod], missing: &[&CountedPod], is_pending: bool) -
     if is_pending {
         Programmed::new("False", reasons::PENDING, text)
     } else {
-        let message = format!("{text} Check the logs of the container sluice-sidecar in these pods.");
+        let of_service = missing.iter().find(|pod| pod.is_service);
+        let logs = match of_service {
+            Some(pod) => format!(
+                "Check the logs of the service: `kubectl -n {} logs -l {}={}`.",
+                pod.pod.namespace, SERVICE_LABEL.0, SERVICE_LABEL.1
+            ),
+            None => "Check the logs of the container sluice-sidecar in these pods.".to_owned(),
+        };
+        let message = format!("{text} {logs}");
         Programmed::new("False", reasons::PODS_UNCONFIRMED, message)
     }
 }

@@ -20,12 +20,9 @@ pub(super) fn store_healthy(observed: &Observed<'_>) -> Finding {
     {
         return Finding::new("True", reasons::HEALTHY, "The policy counts in its pods and needs no store.");
     }
-    let pods = &observed.facts.pods;
-    let reports: Vec<_> = pods
-        .iter()
-        .filter_map(|pod| pod.store.as_ref())
-        .filter(|report| **report != StoreReport::Unknown)
-        .collect();
+    let pods = observed.facts.enforcers();
+    let reports: Vec<_> =
+        pods.filter_map(|pod| pod.store.as_ref()).filter(|report| **report != StoreReport::Unknown).collect();
     let faults: Vec<(&str, Option<FaultCause>)> = reports
         .iter()
         .filter_map(|report| match report {
@@ -33,13 +30,14 @@ pub(super) fn store_healthy(observed: &Observed<'_>) -> Finding {
             StoreReport::Unknown | StoreReport::Healthy(_) => None,
         })
         .collect();
+    let enforcer = if observed.facts.service.is_empty() { "sidecar" } else { "enforcer" };
     if reports.is_empty() {
-        let message = "No sidecar has reported on the store yet.";
+        let message = format!("No {enforcer} has reported on the store yet.");
         return Finding::new("Unknown", reasons::NO_REPORTS, message);
     }
     if faults.is_empty() {
         let verb = if reports.len() == 1 { "uses" } else { "use" };
-        let message = format!("{} {verb} the store without faults.", plural(reports.len(), "sidecar"));
+        let message = format!("{} {verb} the store without faults.", plural(reports.len(), enforcer));
         let has_lost =
             |report: &&&StoreReport| matches!(report, StoreReport::Healthy(found) if found.lost_counters);
         if reports.iter().any(|report| has_lost(&report)) {
@@ -52,7 +50,7 @@ pub(super) fn store_healthy(observed: &Observed<'_>) -> Finding {
         return Finding::new("True", reasons::HEALTHY, message);
     }
     let all_fail = faults.len() == reports.len();
-    let subject = part_of(faults.len(), reports.len(), "sidecar", "cannot", "cannot");
+    let subject = part_of(faults.len(), reports.len(), enforcer, "cannot", "cannot");
     let kinds: BTreeSet<_> = faults.iter().map(|(fault, _)| *fault).collect();
     let causes =
         faults.iter().map(|(fault, cause)| cause.map_or((*fault).to_owned(), |cause| cause.to_string()));

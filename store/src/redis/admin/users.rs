@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 use super::report::Role;
 use crate::redis::options::{Calls, RedisOptions, Secret, Topology};
 
-/// A user that may touch the keys of one namespace only.
+/// A user that may touch the keys of one namespace only, or those of [all](Self::ALL_NAMESPACES).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManagedUser {
     /// The namespace.
@@ -17,6 +17,9 @@ pub struct ManagedUser {
 }
 
 impl ManagedUser {
+    /// The namespace of a user that may touch the keys of all namespaces: a pattern that matches each.
+    pub const ALL_NAMESPACES: &str = "*";
+
     /// Returns the beginning of the names of all users of an installation. Its end keeps apart installations of which one's
     /// prefix begins with the other's.
     pub(super) fn name_prefix(options: &RedisOptions) -> String {

@@ -23,7 +23,7 @@ fn report(hub: &Hub, session: &str, policy: &str, clients: std::ops::Range<u64>)
     ]
     .into();
     let (policies, stores, resets) = Default::default();
-    let shadow_denied = [(policy.to_owned(), limits)].into();
+    let shadow_denied = [(format!("n/{policy}"), limits)].into();
     let session = session.into();
     assert!(hub.report(Report {
         version: VERSION,

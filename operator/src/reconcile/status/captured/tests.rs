@@ -53,6 +53,7 @@ impl Shop {
     /// Returns the reason and the message of the condition.
     fn captured(&self) -> (&'static str, String) {
         let facts = Facts {
+            service: Vec::new(),
             pods: self.pods.clone(),
             unlimited: self.unlimited.clone(),
             services: read::<Service>(&self.services),
@@ -64,6 +65,7 @@ impl Shop {
             store: StoreFact::Default,
         };
         let finding = super::captured(&Observed {
+            service: None,
             key: &PolicyKey { namespace: "shop".into(), name: "p".into() },
             generation: 1,
             kept_by: &[],
@@ -114,6 +116,8 @@ fn metadata(pod: &Value, owner: Option<&str>) -> Arc<Pod> {
 
 fn counted(pod: &Value) -> CountedPod {
     CountedPod {
+        is_service: false,
+        asked: false,
         pod: metadata(pod, Some("deployment/web")),
         facts: Arc::new(PodFacts::read(
             &serde_json::from_value(pod.clone()).unwrap(),

@@ -19,6 +19,8 @@ fn pod(name: &str, proxy: Option<&str>) -> CountedPod {
     let proxy = proxy
         .map(|peer| UntrustedProxy { peer: peer.parse().unwrap(), header: AddressHeader::XForwardedFor });
     CountedPod {
+        is_service: false,
+        asked: false,
         pod: Arc::new(Pod {
             uid: name.into(),
             namespace: "shop".into(),
@@ -67,6 +69,7 @@ fn condition(
     }
     let compiled = compile(&object, &Installation::default()).unwrap();
     let outcome = Outcome::Published {
+        enforced_by: sluice_crds::policy::EnforcedBy::SIDECAR,
         hash: PolicyHash::of(&compiled.policy.to_json()),
         policy: Box::new(compiled.policy),
         selected: PodSelector::all().into(),
@@ -75,6 +78,7 @@ fn condition(
         unusable: Vec::new(),
     };
     let finding = client_address(&Observed {
+        service: None,
         key: &PolicyKey { namespace: "shop".into(), name: "p".into() },
         generation: 1,
         kept_by: &[],

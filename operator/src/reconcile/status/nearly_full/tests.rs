@@ -17,6 +17,8 @@ use crate::reconcile::facts::{CountedPod, Facts};
 
 fn pod(name: &str, nearly_full: &[&str]) -> CountedPod {
     CountedPod {
+        is_service: false,
+        asked: false,
         pod: Arc::new(Pod {
             uid: name.into(),
             namespace: "shop".into(),
@@ -58,6 +60,7 @@ fn message(pods: Vec<CountedPod>) -> String {
     });
     let compiled = compile(&object, &Installation::default()).unwrap();
     let outcome = Outcome::Published {
+        enforced_by: sluice_crds::policy::EnforcedBy::SIDECAR,
         hash: PolicyHash::of(&compiled.policy.to_json()),
         policy: Box::new(compiled.policy),
         selected: PodSelector::all().into(),
@@ -66,6 +69,7 @@ fn message(pods: Vec<CountedPod>) -> String {
         unusable: Vec::new(),
     };
     let text = nearly_full(&Observed {
+        service: None,
         key: &PolicyKey { namespace: "shop".into(), name: "p".into() },
         generation: 1,
         kept_by: &[],

@@ -19,6 +19,8 @@ const LONG_AGO: Duration = Duration::from_secs(3_600);
 
 fn pod(name: &str, injected: bool, confirmation: Confirmation) -> CountedPod {
     CountedPod {
+        is_service: false,
+        asked: false,
         pod: Arc::new(Pod {
             uid: name.into(),
             namespace: "shop".into(),
@@ -58,6 +60,7 @@ fn compute(
     previous: Option<&RateLimitPolicyStatus>,
 ) -> Programmed {
     let outcome = Outcome::Published {
+        enforced_by: sluice_crds::policy::EnforcedBy::SIDECAR,
         policy: Box::new(CompiledPolicy {
             namespace: "shop".into(),
             name: "p".into(),
@@ -79,6 +82,7 @@ fn compute(
         unusable: Vec::new(),
     };
     programmed(&Observed {
+        service: None,
         key: &PolicyKey { namespace: "shop".into(), name: "p".into() },
         generation: 2,
         kept_by: &[],

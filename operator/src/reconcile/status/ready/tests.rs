@@ -21,6 +21,7 @@ fn message(mode: Mode, modes: &[&str], captured: &Finding, store_healthy: &Findi
         "spec": {"mode": if mode == Mode::Shadow { "Shadow" } else { "Enforce" }, "limits": limits},
     });
     let outcome = Outcome::Published {
+        enforced_by: sluice_crds::policy::EnforcedBy::SIDECAR,
         policy: Box::new(
             sluice_crds::compile(&policy, &sluice_crds::Installation::default()).unwrap().policy,
         ),

@@ -1,0 +1,286 @@
+//! Policies that the service enforces: a real API server, operator and Redis, the service with TLS and callers, and sidecars.
+
+mod caller;
+
+use std::path::Path;
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use kube::api::PostParams;
+use serde_json::{Value, json};
+use sluice_tests::client::get;
+use sluice_tests::components::sidecar::flood;
+use sluice_tests::components::{Operator, Redis, Sidecar};
+use sluice_tests::kubernetes::{ControlPlane, TestNamespace};
+use sluice_tests::process::{Process, binary, free_port};
+use sluice_tests::wait::until;
+use tempfile::TempDir;
+
+use crate::caller::{Authority, Caller};
+
+/// The name in the certificate of the gateway.
+const GATEWAY: &str = "spiffe://cluster.local/ns/gateways/sa/envoy";
+
+/// A pod of the service, as a process.
+struct Service {
+    process: Process,
+    grpc: u16,
+    admin: String,
+    debug: String,
+    folder: TempDir,
+}
+
+impl Service {
+    async fn start(
+        system: &TestNamespace,
+        pod: &Pod,
+        operator: &Operator,
+        authority: &Authority,
+        callers: &Value,
+    ) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        std::fs::write(at("token"), system.token(pod, "sluice.dev").await).unwrap();
+        write_callers(folder.path(), callers);
+        authority.write_server(folder.path());
+        let [grpc, admin, debug] = [(); 3].map(|()| free_port());
+        let arguments = vec![
+            format!("--operator={}", operator.control_url),
+            format!("--ca-file={}", operator.ca_file().display()),
+            format!("--token-file={}", at("token")),
+            format!("--state-dir={}", folder.path().display()),
+            format!("--grpc=127.0.0.1:{grpc}"),
+            format!("--admin=127.0.0.1:{admin}"),
+            format!("--debug=127.0.0.1:{debug}"),
+            format!("--tls-cert-file={}", at("tls.crt")),
+            format!("--tls-key-file={}", at("tls.key")),
+            format!("--client-ca-file={}", at("ca.crt")),
+            format!("--callers-file={}", at("callers.yaml")),
+            "--drain-delay=0s".to_owned(),
+        ];
+        let process =
+            Process::start(&binary("sluice-service"), &arguments, &[], &folder.path().join("log"), "TERM");
+        let [admin, debug] = [admin, debug].map(|port| format!("127.0.0.1:{port}"));
+        Self { process, grpc, admin, debug, folder }
+    }
+
+    async fn is_ready(&mut self) {
+        let (process, admin) = (&mut self.process, &self.admin);
+        until("the service is ready", async || {
+            assert!(process.is_running(), "the service has ended:\n{}", process.output());
+            tokio::net::TcpStream::connect(admin.as_str()).await.ok()?;
+            (get(admin, "/readyz", &[]).await.status == 200).then_some(())
+        })
+        .await;
+    }
+
+    async fn callers(&self) -> Value {
+        serde_json::from_str(&get(&self.debug, "/callers", &[]).await.body).unwrap()
+    }
+}
+
+fn write_callers(folder: &Path, callers: &Value) {
+    // JSON is YAML.
+    std::fs::write(folder.join("callers.yaml"), json!({"callers": callers}).to_string()).unwrap();
+}
+
+/// Creates the operator's namespace with a pod of the service.
+async fn system(plane: &ControlPlane, name: &str) -> TestNamespace {
+    let system = TestNamespace { client: plane.client().await, name: name.to_owned() };
+    let account = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
+    system.api::<ServiceAccount>().create(&PostParams::default(), &account).await.unwrap();
+    system
+}
+
+async fn service_pod(system: &TestNamespace, name: &str) -> Pod {
+    system.pod(name, false, json!({"sluice.dev/component": "service"})).await
+}
+
+/// A limit for requests with the header `x-user` and for descriptors with the key `user`.
+fn both(domain: &str, requests: usize) -> Value {
+    json!({
+        "enforcedBy": ["Sidecar", "Service"],
+        "selector": {"matchLabels": {"app": "shop"}},
+        "limits": [{
+            "name": "per-user",
+            "matches": [{"path": {"prefix": "/"}}, {"rls": {"domain": domain, "entries": [{"key": "user"}]}}],
+            "key": {"parts": [{"header": {"name": "x-user"}, "descriptorKey": "user"}]},
+            "rates": [{"requests": requests, "per": "8784h"}],
+            "algorithm": {"fixedWindow": {}},
+        }],
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_of_sidecars_and_the_service_has_one_counter_for_both() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let (plane, redis, authority) = (ControlPlane::shared().await, Redis::start().await, Authority::new());
+    let control_url = format!("https://127.0.0.1:{}", free_port());
+    let arguments = ["--service-account=default", "--domains=legacy.example=elsewhere"];
+    let operator = Operator::start_with(plane, "service-system", &redis.url, &control_url, &arguments).await;
+    let system = system(plane, "service-system").await;
+    let shop = TestNamespace::create(plane.client().await, "shop").await;
+    let domain = shop.name.as_str();
+
+    // Without a pod of the service, the policy is enforced by half of those that it names.
+    shop.apply("p", both(domain, 10)).await.unwrap();
+    let pod = shop.pod("web-1", true, json!({"app": "shop"})).await;
+    let sidecar = Sidecar::start(&shop, &pod, &operator).await;
+    let message = shop.wait_for("p", "Programmed", "False NoService").await;
+    assert!(message.contains("No pod of the service runs"), "{message}");
+
+    let callers = json!([{"subject": GATEWAY, "namespaces": [domain]}]);
+    let pod = service_pod(&system, "sluice-service-1").await;
+    let mut service = Service::start(&system, &pod, &operator, &authority, &callers).await;
+    service.is_ready().await;
+    shop.wait_for("p", "Programmed", "True Programmed").await;
+    let message = shop.wait_for("p", "Captured", "Unknown NoChecksYet").await;
+    assert!(message.contains(domain) && message.contains(":8081"), "{message}");
+
+    // A caller that is not listed, or that names another namespace, is refused, and nothing is charged.
+    let mut gateway = Caller::connect(service.grpc, &authority, Some(GATEWAY)).await;
+    let refused = gateway.ask("another", &[("user", "a")]).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{refused}");
+    assert!(refused.message().contains("may not ask about the domain \"another\""), "{refused}");
+    let mut stranger =
+        Caller::connect(service.grpc, &authority, Some("spiffe://cluster.local/ns/x/sa/y")).await;
+    let refused = stranger.ask(domain, &[("user", "a")]).await.unwrap_err();
+    assert!(refused.message().contains("is not listed: add it to service.callers"), "{refused}");
+
+    // 30 requests through the gateway and 30 to the pod, at the same time: 10 in all.
+    let asking = join_all((0..30).map(|_| {
+        let mut caller = gateway.clone();
+        async move { caller.ask(domain, &[("user", "alice")]).await.unwrap() }
+    }));
+    let (answers, tally) = tokio::join!(asking, flood([&sidecar], 30, 10, &[("x-user", "alice")]));
+    let admitted = answers.iter().filter(|is_admitted| **is_admitted).count();
+    assert_eq!(admitted + tally.count(200), 10, "{admitted} of the gateway, {tally:?}");
+    assert_eq!(tally.count(200) + tally.count(429), 30, "{tally:?}");
+    assert!(gateway.ask(domain, &[("user", "bob")]).await.unwrap(), "another client");
+    assert!(gateway.ask(domain, &[("tenant", "alice")]).await.unwrap(), "no limit is for it");
+    let message = shop.wait_for("p", "Captured", "True ChecksArrive").await;
+    assert!(
+        message.contains("No known route bypasses the sidecars.") && message.contains(domain),
+        "{message}"
+    );
+    shop.wait_for("p", "Ready", "True Ready").await;
+    let pods =
+        shop.api::<sluice_crds::RateLimitPolicy>().get("p").await.unwrap().status.unwrap().pods.unwrap();
+    assert_eq!(pods.summary, "2/2");
+
+    let page = service.callers().await;
+    assert_eq!(page["callers"][0]["subject"], GATEWAY, "{page}");
+    assert_eq!(page["callers"][0]["refused"], 1, "{page}");
+    assert_eq!(page["refused"].as_array().unwrap().len(), 2, "{page}");
+    let metrics = get(&service.admin, "/metrics", &[]).await.body;
+    assert!(metrics.contains("sluice_callers_refused_total{reason=\"domain\"} 1"), "{metrics}");
+
+    // An edit reaches both.
+    shop.apply("p", both(domain, 11)).await.unwrap();
+    shop.wait_for("p", "Programmed", "True Programmed").await;
+    assert!(gateway.ask(domain, &[("user", "alice")]).await.unwrap());
+    assert_eq!(get(&sidecar.address, "/", &[("x-user", "alice")]).await.status, 429);
+
+    // A domain that is not the namespace's own.
+    shop.apply("other", both("legacy.example", 5)).await.unwrap();
+    let message = shop.wait_for("other", "Accepted", "False DomainNotGranted").await;
+    assert!(message.contains("\"legacy.example\" is not granted to the namespace"), "{message}");
+
+    // A gateway's own policy, whose pods are those of the service alone.
+    let spec = json!({"enforcedBy": ["Service"], "limits": [{
+        "name": "all", "rates": [{"requests": 2, "per": "8784h"}], "allowOverride": {"maximum": 3},
+        "matches": [{"rls": {"domain": format!("{domain}/edge"), "entries": [{"key": "path", "prefix": "/v1/"}]}}],
+    }]});
+    shop.apply("edge", spec).await.unwrap();
+    shop.wait_for("edge", "Programmed", "True Programmed").await;
+    let edge = format!("{domain}/edge");
+    let mut admitted = 0;
+    for _ in 0..5 {
+        admitted += usize::from(gateway.ask(&edge, &[("path", "/v1/pay")]).await.unwrap());
+    }
+    assert_eq!(admitted, 2);
+    shop.wait_for("edge", "Ready", "True Ready").await;
+
+    // The operator is gone: the service goes on.
+    drop(operator);
+    assert!(!gateway.ask(domain, &[("user", "alice")]).await.unwrap());
+    assert!(gateway.ask(domain, &[("user", "carol")]).await.unwrap());
+
+    // Whoever an authority vouched for that is trusted no longer must go.
+    let other = Authority::new();
+    other.write_server(service.folder.path());
+    until("the old authority's callers are refused", async || {
+        gateway.ask(domain, &[("user", "dave")]).await.is_err().then_some(())
+    })
+    .await;
+    let mut gateway = Caller::connect(service.grpc, &other, Some(GATEWAY)).await;
+    assert!(gateway.ask(domain, &[("user", "erin")]).await.unwrap());
+    write_callers(service.folder.path(), &json!([{"subject": GATEWAY, "namespaces": ["nothing"]}]));
+    until("the caller has lost its grant", async || {
+        gateway.ask(domain, &[("user", "dave")]).await.is_err().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_is_known_by_the_token_of_its_service_account_and_by_no_other_token() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let (plane, redis, authority) = (ControlPlane::shared().await, Redis::start().await, Authority::new());
+    let control_url = format!("https://127.0.0.1:{}", free_port());
+    let operator = Operator::start_with(
+        plane,
+        "tokens-system",
+        &redis.url,
+        &control_url,
+        &["--service-account=default"],
+    )
+    .await;
+    let system = system(plane, "tokens-system").await;
+    let shop = TestNamespace::create(plane.client().await, "tokens").await;
+    let domain = shop.name.as_str();
+    let spec = json!({"enforcedBy": ["Service"], "limits": [{
+        "name": "per-user", "rates": [{"requests": 2, "per": "8784h"}], "algorithm": {"fixedWindow": {}},
+        "matches": [{"rls": {"domain": domain, "entries": [{"key": "user"}]}}],
+        "key": {"parts": [{"descriptor": {"key": "user"}}]},
+    }]});
+    shop.apply("p", spec).await.unwrap();
+    let callers = json!([{"subject": format!("{domain}/default"), "namespaces": [domain]}]);
+    let pod = service_pod(&system, "sluice-service-1").await;
+    let mut service = Service::start(&system, &pod, &operator, &authority, &callers).await;
+    service.is_ready().await;
+    let pod = shop.pod("app-1", false, json!({"app": "app"})).await;
+    let mut caller = Caller::connect(service.grpc, &authority, None).await;
+    let unidentified = caller.ask(domain, &[("user", "a")]).await.unwrap_err();
+    assert_eq!(unidentified.code(), tonic::Code::Unauthenticated, "{unidentified}");
+
+    let token = shop.token(&pod, "sluice.dev/service").await;
+    let mut caller = caller.with_token(&token);
+    until("the keys of the API server have come", async || caller.ask(domain, &[("user", "b")]).await.ok())
+        .await;
+    let mut admitted = 0;
+    for _ in 0..4 {
+        admitted += usize::from(caller.ask(domain, &[("user", "a")]).await.unwrap());
+    }
+    assert_eq!(admitted, 2);
+    let (head, signature) = token.rsplit_once('.').unwrap();
+    let forged = format!("{head}.{}", signature.chars().rev().collect::<String>());
+    for (token, what) in [
+        (shop.token(&pod, "sluice.dev").await, "another audience"),
+        (forged, "another signature"),
+        ("nonsense".to_owned(), "no token"),
+    ] {
+        let refused = caller.with_token(&token).ask(domain, &[("user", "c")]).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::Unauthenticated, "{what}: {refused}");
+    }
+    // A service account of another namespace is somebody else.
+    let token = system.token(&service_pod(&system, "sluice-service-2").await, "sluice.dev/service").await;
+    let refused = caller.with_token(&token).ask(domain, &[("user", "c")]).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{refused}");
+    assert!(refused.message().contains("tokens-system/default is not listed"), "{refused}");
+    // A pod of the operator's namespace without the label is none of the service's.
+    let stranger = system.pod("other", false, json!({})).await;
+    let callers = json!([]);
+    let stranger = Service::start(&system, &stranger, &operator, &authority, &callers).await;
+    until("the operator refuses it", async || stranger.process.output().contains("403").then_some(())).await;
+    assert_ne!(get(&stranger.admin, "/readyz", &[]).await.status, 200);
+}
