@@ -6,6 +6,7 @@ that it supports, and reads what comes out.
 - the schemas of Kubernetes, and the Go types of the Prometheus operator and of cert-manager
 - kube-score, whose findings must be the listed ones
 - promtool, for the alerts (alerts.py)
+- what the values of the service lead to
 - the values that must be refused
 """
 import functools
@@ -28,6 +29,8 @@ ROOT = HERE.parents[1]
 VERSIONS = [f"1.{minor}.0" for minor in range(30, 35)]
 # Groups whose objects the Go types check.
 OTHER_GROUPS = ("monitoring.coreos.com", "cert-manager.io")
+# Flags of a service with TLS.
+TLS = {"--callers-file", "--tls-cert-file", "--tls-key-file"}
 # First line of a values file: kinds that the API server has, beside those of Kubernetes.
 APIS = "# apis: "
 
@@ -154,6 +157,68 @@ def check_users():
             problems.append(f"{case} {more}: pods have the users {found}, sidecars have others")
 
 
+def told(name):
+    """Returns what the service and the operator are told with a values file, and the objects beside them."""
+    _, text = render(HERE / f"values/{name}.yaml", VERSIONS[-1])
+    documents = [document for document in yaml.safe_load_all(text) if document]
+    of = lambda kind, end: next((d for d in documents if d["kind"] == kind and d["metadata"]["name"].endswith(end)), None)
+    container = lambda deployment: deployment["spec"]["template"]["spec"]["containers"][0]
+    deployment, scaler, policy = of("Deployment", "-service"), of("HorizontalPodAutoscaler", "-service"), of("NetworkPolicy", "-service")
+    pod = deployment["spec"]["template"]
+    callers = of("ConfigMap", "-callers")
+    return {
+        "flags": {argument.partition("=")[0] for argument in container(deployment)["args"]} & {"--insecure", "--client-ca-file", *TLS},
+        "certificate": next((v["secret"]["secretName"] for v in pod["spec"]["volumes"] if v["name"] == "tls"), None),
+        "callers": callers and yaml.safe_load(callers["data"]["callers.yaml"])["callers"],
+        "labels": [pod["metadata"]["labels"].get(f"sluice.dev/{label}") for label in ("component", "inject")],
+        "replicas": (deployment["spec"].get("replicas"), scaler and scaler["spec"]["minReplicas"]),
+        "protocol": of("Service", "sluice-service")["spec"]["ports"][0].get("appProtocol"),
+        "clients": policy and policy["spec"]["ingress"][0].get("from"),
+        "operator": {
+            variable["name"].removeprefix("SLUICE_"): variable["value"]
+            for variable in container(of("Deployment", "-operator"))["env"]
+            if variable["name"].startswith(("SLUICE_SERVICE_", "SLUICE_DOMAINS"))
+        },
+        "rights": [r["verbs"] for r in of("Role", "-operator")["rules"] if "sluice-service-tls" in r.get("resourceNames", [])],
+    }
+
+
+def check_service():
+    """What the service and the operator are told must follow from the values of the service."""
+    usual = {
+        "flags": TLS, "callers": [], "labels": ["service", "false"], "replicas": (2, None), "protocol": None, "clients": None,
+        "operator": {"SERVICE_ACCOUNT": "sluice-service"}, "rights": [],
+    }
+    everything = yaml.safe_load((HERE / "values/everything.yaml").read_text())["service"]
+    insecure = yaml.safe_load((HERE / "values/service-insecure.yaml").read_text())["service"]
+    for name, different in {
+        "service": {
+            "certificate": "sluice-service-tls", "rights": [["get", "update"]],
+            "operator": {"SERVICE_ACCOUNT": "sluice-service", "SERVICE_CERTIFICATE": "true"},
+        },
+        "service-secret": {
+            "certificate": "gateway-tls",
+            "callers": [{"subject": "gateways/envoy", "namespaces": ["*"], "domains": []}],
+        },
+        "service-insecure": {
+            "certificate": None, "flags": {"--insecure"}, "callers": None, "replicas": (1, None),
+            "protocol": "kubernetes.io/h2c", "clients": insecure["networkPolicy"]["from"],
+        },
+        "cert-manager": {"certificate": "sluice-service-serving"},
+        "everything": {
+            "certificate": "rates-service-serving", "flags": TLS | {"--client-ca-file"}, "replicas": (None, 3),
+            "callers": [{"domains": [], **caller} for caller in everything["callers"]],
+            "clients": everything["networkPolicy"]["from"],
+            "operator": {"SERVICE_ACCOUNT": "sluice-service", "DOMAINS": "edge=shop,edge=accounts,edge/mobile=shop"},
+        },
+    }.items():
+        expected, found = {**usual, **different}, told(name)
+        problems.extend(f"{name}: service: {key} is {found[key]}, not {expected[key]}" for key in found if found[key] != expected[key])
+    _, text = render(None, VERSIONS[-1])
+    if "sluice-service" in text or "SLUICE_SERVICE" in text:
+        problems.append("the defaults install the service")
+
+
 def check_metadata():
     """The texts for Artifact Hub must be YAML, and name the CustomResourceDefinitions that there are."""
     chart = yaml.safe_load((ROOT / "charts/sluice/Chart.yaml").read_text())
@@ -203,6 +268,7 @@ def main():
         check_objects(case, name)
     check_score()
     check_users()
+    check_service()
     check_metadata()
     check_health()
     check_alerts()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# digests.sh [OPERATOR SIDECAR]: print values of the chart that name its images by digest. OPERATOR and SIDECAR are the
-# digests of the pushed images. The digest of the embedded Redis is what its tag in the chart's values stands for in its
+# digests.sh [OPERATOR SIDECAR SERVICE]: print values of the chart that name its images by digest. OPERATOR, SIDECAR and SERVICE
+# are the digests of the pushed images. The digest of the embedded Redis is what its tag in the chart's values stands for in its
 # registry now. Needs skopeo and that registry.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -19,7 +19,7 @@ done
 cat <<END
 # The images of Sluice $(hack/version.py) by digest: helm install --values THIS_FILE
 END
-if [ $# = 2 ]; then
+if [ $# = 3 ]; then
   cat <<END
 operator:
   image:
@@ -27,6 +27,9 @@ operator:
 sidecar:
   image:
     digest: $2
+service:
+  image:
+    digest: $3
 END
 fi
 cat <<END

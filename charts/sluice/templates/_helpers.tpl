@@ -153,3 +153,84 @@ values:
 - {{ . }}
 {{- end }}
 {{- end }}
+
+{{/*
+Secret with the certificate of the service.
+*/}}
+{{- define "sluice.serviceSecret" -}}
+{{- $tls := .Values.service.tls }}
+{{- if eq $tls.issuer "Operator" }}sluice-service-tls
+{{- else if eq $tls.issuer "CertManager" }}{{ include "sluice.fullname" . }}-service-serving
+{{- else }}{{ $tls.existingSecret }}
+{{- end }}
+{{- end }}
+
+{{/*
+"true" if the service is installed with a certificate of this issuer: (dict "root" $ "issuer" "Operator")
+*/}}
+{{- define "sluice.serviceHasIssuer" -}}
+{{- with .root.Values.service }}
+  {{- if and .enabled (not .insecure) (eq .tls.issuer $.issuer) }}true{{ end }}
+{{- end }}
+{{- end }}
+
+{{/*
+The file that says who may ask the service, and what they may name.
+*/}}
+{{- define "sluice.callers" -}}
+{{- $callers := list }}
+{{- range .Values.service.callers }}
+  {{- $callers = append $callers (dict "subject" .subject "namespaces" (.namespaces | default list) "domains" (.domains | default list)) }}
+{{- end }}
+{{- dict "callers" $callers | toYaml }}
+{{- end }}
+
+{{/*
+The domains that policies may name, as the operator reads them: DOMAIN=NAMESPACE,DOMAIN=NAMESPACE
+*/}}
+{{- define "sluice.domains" -}}
+{{- $pairs := list }}
+{{- range $domain, $namespaces := .Values.service.domains }}
+  {{- range $namespaces }}
+    {{- $pairs = append $pairs (printf "%s=%s" $domain .) }}
+  {{- end }}
+{{- end }}
+{{- join "," $pairs }}
+{{- end }}
+
+{{/*
+Refuses values of the service that contradict each other.
+*/}}
+{{- define "sluice.checkService" -}}
+{{- $service := .Values.service }}
+{{- $tls := $service.tls }}
+{{- $clientCA := $tls.clientCA.existingSecret }}
+{{- if $service.insecure }}
+  {{- if not $service.networkPolicy.from }}
+    {{- fail "service.insecure=true lets everybody ask who reaches the port. List the gateways in service.networkPolicy.from, such as [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: envoy-gateway-system}}}]" }}
+  {{- end }}
+  {{- if or $service.callers $clientCA }}
+    {{- fail "service.insecure=true checks no callers: leave service.callers and service.tls.clientCA.existingSecret empty, or set service.insecure=false" }}
+  {{- end }}
+{{- else }}
+  {{- if and (eq $tls.issuer "Secret") (not $tls.existingSecret) }}
+    {{- fail "service.tls.issuer=Secret needs service.tls.existingSecret: the name of a Secret with tls.crt and tls.key" }}
+  {{- end }}
+  {{- if and (ne $tls.issuer "Secret") $tls.existingSecret }}
+    {{- fail (printf "service.tls.existingSecret is your own certificate, but service.tls.issuer is %s: set service.tls.issuer=Secret too" $tls.issuer) }}
+  {{- end }}
+  {{- range $service.callers }}
+    {{- if and (hasPrefix "spiffe://" .subject) (not $clientCA) }}
+      {{- fail (printf "service.callers names %s, whom only a client certificate can prove: set service.tls.clientCA.existingSecret to a Secret with ca.crt" .subject) }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- if $service.autoscaling.enabled }}
+  {{- if gt (int $service.autoscaling.minReplicas) (int $service.autoscaling.maxReplicas) }}
+    {{- fail "service.autoscaling.minReplicas is larger than maxReplicas" }}
+  {{- end }}
+  {{- if not (($service.resources).requests).cpu }}
+    {{- fail "service.autoscaling.enabled=true needs service.resources.requests.cpu, of which it takes a percentage" }}
+  {{- end }}
+{{- end }}
+{{- end }}
