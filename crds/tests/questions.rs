@@ -77,7 +77,7 @@ fn what_a_gateways_question_does_not_have_is_refused_by_name() {
         ("tiers", "tiers: [{name: t, unlimited: {}, matches: [{methods: [GET]}]}]"),
         ("cost", "cost: {request: {number: 2}}"),
         ("countWhen", "countWhen: {statusCodes: ['401']}"),
-        ("algorithm.leakyBucket", "algorithm: {leakyBucket: {}}"),
+        ("algorithm.leakyBucket", "algorithm: {leakyBucket: {maxWait: 1s}}"),
         ("onLimit.queue", "onLimit: {queue: {maxWait: 1s}}"),
         ("onLimit.mark", "onLimit: {mark: {header: x-mark}}"),
     ] {
@@ -130,12 +130,17 @@ fn a_limit_that_nothing_enforces_or_whose_key_no_question_has_is_refused_with_th
             "no entry of `matches` has `rls`",
         ),
         ("mode: Enforce", "allowOverride: {maximum: 5}".to_owned(), "allowOverride", "remove it"),
-        (SERVICE, format!("matches: [{{methods: [GET], {RLS}}}]"), "matches[0].rls", "use an entry of its own"),
+        (
+            SERVICE,
+            format!("matches: [{{methods: [GET], {RLS}}}]"),
+            "matches[0].rls",
+            "use an entry of its own",
+        ),
         (
             SERVICE,
             "matches: [{rls: {domain: shop, entries: [{key: user, value: a, prefix: b}]}}]".to_owned(),
-            "matches[0].rls.entries[0]",
-            "at most one of value, prefix",
+            "matches[0].rls.entries[0].prefix",
+            "is not allowed beside `value`",
         ),
     ] {
         let violation = first_violation(spec, &limit);
