@@ -16,10 +16,12 @@
 //! - [`overrides`]: the plans of single clients.
 //! - [`request`], [`path`], [`mod@matches`]: which requests a limit applies to. [`effort`] bounds what a request can cost.
 //! - [`descriptor`]: what gateways say of requests, and the rules that a domain has for it.
+//! - [`charged`]: the mark of a request that a gateway has asked about.
 //! - [`trace_options`]: where sidecars send spans.
 //! - [`exposition`]: the formats in which both serve metrics.
 //! - [`client_address`], [`key`], [`key_secret`]: which client sent a request, and so which counter it uses.
 
+pub mod charged;
 pub mod client_address;
 pub mod client_pages;
 pub mod descriptor;

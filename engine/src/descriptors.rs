@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::{join, join_all};
+use sluice_config::charged::ChargedMark;
 use sluice_config::descriptor::{RateUnit, describe};
 use sluice_limiter::{Algorithm, Decision, Rate};
 use sluice_store::{CheckOutcome, MAX_COUNTERS, PlannedCounter, Reservation, Source, StoreError};
@@ -26,6 +27,7 @@ pub use crate::descriptors::question::{
 use crate::engine::Engine;
 use crate::limit::correction::Correction;
 use crate::limit::denial_log::DeniedRequest;
+use crate::limit::matching::unix_seconds;
 use crate::limit::snapshot::Snapshot;
 use crate::stores::limiter_handle::LimiterHandle;
 use crate::traceparent::trace_of;
@@ -56,6 +58,7 @@ impl Engine {
         let mut answer = Answer {
             statuses: vec![Status::UNMATCHED; question.descriptors.len()],
             is_known_domain: false,
+            charged: None,
             store_failure: None,
         };
         let mut groups = Groups::default();
@@ -122,6 +125,9 @@ impl Context<'_, '_> {
             charged += usize::from(admitted);
             chunks.push((chunk, result));
         }
+        if admitted {
+            answer.charged = self.mark(asked);
+        }
         for (number, (chunk, result)) in chunks.into_iter().enumerate() {
             if let (true, Ok(outcome)) = (!admitted && number < charged, &result) {
                 for (one, &reservation) in chunk.iter().zip(&outcome.reservations) {
@@ -137,6 +143,50 @@ impl Context<'_, '_> {
                 self.record(one, own, answer);
             }
         }
+    }
+
+    /// Returns the mark of the limits that sidecars enforce too.
+    fn mark(&self, charged: &[Checked]) -> Option<String> {
+        let mut mark = None;
+        for one in charged.iter().filter(|one| one.is_of_policy && one.counter.cost > 0) {
+            let policy = &self.snapshot.policies[usize::from(one.limit.policy)];
+            let limit = &policy.prepared.limits[usize::from(one.limit.limit)];
+            if limit.is_for_requests() {
+                let mark = mark.get_or_insert_with(|| ChargedMark::new(unix_seconds()));
+                mark.add(self.snapshot.secret(policy), &limit.scope, one.counter.key.0);
+            }
+        }
+        mark?.to_text()
+    }
+
+    /// Returns the headers by which an answer reports a limit of a policy.
+    fn headers(
+        &self,
+        one: &Checked,
+        position: usize,
+        has_room: bool,
+        remaining: u64,
+        reset: u64,
+    ) -> Vec<(&'static str, String)> {
+        let mut headers = Vec::new();
+        if !one.is_of_policy {
+            return headers;
+        }
+        let (active, rates) = (self.snapshot.limit(one.limit), &one.counter.limit.spec.rates);
+        let [rate_limit, x_rate_limit] = active.status_headers;
+        if let (true, Some(name)) = (rate_limit, self.snapshot.rates(one.limit).names.name(position)) {
+            headers.push(("ratelimit-policy", name.policy_item.clone()));
+            headers.push(("ratelimit", format!("{};r={remaining};t={reset}", name.item)));
+        }
+        if let (true, Some(rate)) = (x_rate_limit, rates.get(position)) {
+            headers.push(("x-ratelimit-limit", rate.requests.get().to_string()));
+            headers.push(("x-ratelimit-remaining", remaining.to_string()));
+            headers.push(("x-ratelimit-reset", reset.to_string()));
+        }
+        if !has_room {
+            headers.push(("retry-after", reset.max(1).to_string()));
+        }
+        headers
     }
 
     /// Returns the limiter of the store that has a counter.
@@ -194,10 +244,11 @@ impl Context<'_, '_> {
         let metrics = &active.metrics;
         let rates = &one.counter.limit.spec.rates;
         let Some(mut rate) = rates.first() else { return };
+        let mut place = 0;
         let (has_room, remaining, reset, failure, by_local_quota) = match result {
             Ok(Decided { decisions, at, failure, by_local_quota }) => {
                 let Some((position, decision)) = self.tightest(one, &decisions) else { return };
-                rate = rates.get(position).unwrap_or(rate);
+                (place, rate) = (position, rates.get(position).unwrap_or(rate));
                 let micros = rate.period.micros();
                 let reset = match rate.algorithm {
                     Algorithm::FixedWindow(_) => micros - at % micros,
@@ -235,13 +286,16 @@ impl Context<'_, '_> {
         };
         // What is denied has nothing left for a gateway.
         let remaining = if has_room { remaining } else { 0 };
+        let reset_seconds = reset.div_ceil(1_000_000);
+        let headers = self.headers(one, place, has_room, remaining, reset_seconds);
         for &position in &one.positions {
             answer.statuses[position].merge(Status {
                 outcome,
                 limit: Some(limit.clone()),
                 remaining,
-                reset_seconds: reset.div_ceil(1_000_000),
+                reset_seconds,
                 is_quota: one.is_quota,
+                headers: headers.clone(),
             });
         }
     }

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use sluice_config::descriptor::RateUnit;
 
 use crate::messages::{
-    Entry, OK, OVER_LIMIT, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse,
+    Entry, HeaderValue, OK, OVER_LIMIT, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
+    RateLimitResponse,
 };
 
 /// A question in JSON, as protobuf writes it. Numbers may be texts, and enums numbers; null is the default.
@@ -72,6 +73,8 @@ pub(crate) struct JsonAnswer {
     statuses: Vec<JsonStatus>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     response_headers_to_add: Vec<JsonHeader>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    request_headers_to_add: Vec<JsonHeader>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dynamic_metadata: Option<serde_json::Value>,
 }
@@ -200,13 +203,15 @@ impl From<RateLimitResponse> for JsonAnswer {
                 .duration_until_reset
                 .map(|duration| format!("{}s", duration.seconds)),
         });
-        let headers = response.response_headers_to_add.into_iter();
+        let headers = |headers: Vec<HeaderValue>| {
+            let headers = headers.into_iter();
+            headers.map(|header| JsonHeader { key: header.key, value: header.value }).collect()
+        };
         Self {
             overall_code: code(response.overall_code),
             statuses: statuses.collect(),
-            response_headers_to_add: headers
-                .map(|header| JsonHeader { key: header.key, value: header.value })
-                .collect(),
+            response_headers_to_add: headers(response.response_headers_to_add),
+            request_headers_to_add: headers(response.request_headers_to_add),
             dynamic_metadata: response.dynamic_metadata.map(json_struct),
         }
     }

@@ -72,6 +72,9 @@ pub struct RateLimitResponse {
     /// Headers for the response to the client.
     #[prost(message, repeated, tag = "3")]
     pub response_headers_to_add: Vec<HeaderValue>,
+    /// Headers for the request on its way to the application.
+    #[prost(message, repeated, tag = "4")]
+    pub request_headers_to_add: Vec<HeaderValue>,
     /// Metadata for the filters of the gateway.
     #[prost(message, optional, tag = "6")]
     pub dynamic_metadata: Option<Struct>,

@@ -139,6 +139,7 @@ const FILES: [File; 7] = [
                         "repeated .envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus",
                     ),
                     ("response_headers_to_add", 3, "repeated .envoy.config.core.v3.HeaderValue"),
+                    ("request_headers_to_add", 4, "repeated .envoy.config.core.v3.HeaderValue"),
                     ("dynamic_metadata", 6, ".google.protobuf.Struct"),
                 ],
             ),

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderName};
 use prost_types::{ListValue, Struct, Value, value::Kind};
+use sluice_config::charged::CHARGED;
 use sluice_config::descriptor::{Pair, RateUnit};
 use sluice_engine::Engine;
 use sluice_engine::descriptors::{
@@ -136,11 +137,24 @@ impl Rls {
             descriptor_status(status, is_over, is_quota(status.outcome))
         });
         let nearest = options.headers.as_ref().and_then(|names| Some((names, nearest(&answer.statuses)?)));
-        let response_headers_to_add = nearest.map_or_else(Vec::new, |(names, (limit, status))| {
+        let mut response_headers_to_add = nearest.map_or_else(Vec::new, |(names, (limit, status))| {
             let values = [limit.requests, status.remaining, status.reset_seconds];
             let headers = names.iter().zip(values);
             headers.map(|(key, value)| HeaderValue { key: key.clone(), value: value.to_string() }).collect()
         });
+        // A policy says which headers its limits have.
+        let header =
+            |(key, value): (&str, &String)| HeaderValue { key: key.to_owned(), value: value.clone() };
+        let limited = answer.statuses.iter().filter(|status| !status.headers.is_empty());
+        let of_policy = limited.max_by_key(|status| status.strictness());
+        let of_policy = of_policy.iter().flat_map(|status| &status.headers);
+        response_headers_to_add.extend(of_policy.map(|(key, value)| header((key, value))));
+        let request_headers_to_add = answer
+            .charged
+            .iter()
+            .filter(|_| overall_code == OK)
+            .map(|mark| header((CHARGED.as_str(), mark)))
+            .collect();
         let dynamic_metadata = options.metadata.then(|| {
             let exceeded = (0..).zip(&answer.statuses).filter(|(_, status)| is_quota(status.outcome));
             let has_quota = answer.statuses.iter().any(|status| status.is_quota);
@@ -150,6 +164,7 @@ impl Rls {
             overall_code,
             statuses: statuses.collect(),
             response_headers_to_add,
+            request_headers_to_add,
             dynamic_metadata,
         }
     }

@@ -28,6 +28,8 @@ pub(super) struct Checked {
     /// Whether the rule is in Shadow.
     pub(super) is_observed: bool,
     pub(super) gives_back: bool,
+    /// Whether a policy has the limit, and not a domain of ratelimit's configuration.
+    pub(super) is_of_policy: bool,
     /// Position of the store that has the counter.
     pub(super) store: usize,
     /// A check has each counter once. A counter that has two numbers in a question, because a descriptor brings one along, is
@@ -68,9 +70,8 @@ pub(super) fn group(
     for (n, descriptor) in question.descriptors.iter().enumerate() {
         let allowance = rule(n).map(|rule| rule.allowance);
         if allowance == Some(RuleAllowance::Unlimited) {
-            let outcome = Outcome::Unlimited;
             let is_quota = rule(n).is_some_and(|rule| rule.is_quota);
-            statuses[n] = Status { outcome, limit: None, remaining: u64::MAX, reset_seconds: 0, is_quota };
+            statuses[n] = Status::without_limit(Outcome::Unlimited, u64::MAX, is_quota);
             continue;
         }
         if rule(n).is_some_and(|rule| !rule.name.is_empty() && replaced.contains(&&*rule.name)) {
@@ -92,7 +93,8 @@ pub(super) fn group(
                 (false, false) => Outcome::OverLimit,
             };
             groups.is_denied |= outcome == Outcome::OverLimit && !question.is_shadow;
-            statuses[n] = Status { outcome, limit, remaining: 0, reset_seconds: until_next(unit), is_quota };
+            let (reset_seconds, headers) = (until_next(unit), Vec::new());
+            statuses[n] = Status { outcome, limit, remaining: 0, reset_seconds, is_quota, headers };
             continue;
         }
         let number = match (found[n].as_ref().map(|found| found.rule.allowance), descriptor.rate) {
@@ -119,6 +121,7 @@ pub(super) fn group(
             is_quota,
             is_observed,
             gives_back: matches!(descriptor.hits, Hits::GivenBack(_)),
+            is_of_policy: false,
             store: policy.store,
             layer: 0,
         };
@@ -178,19 +181,19 @@ impl Groups {
                             active.base().plan.spec.rates.first().map_or((RateUnit::Second, 1), RateUnit::of);
                         let limit = Some(CurrentLimit { requests: 0, unit, multiplier, name: name() });
                         let reset_seconds = unit.seconds().saturating_mul(multiplier.into());
+                        let headers = Vec::new();
                         statuses[n].merge(Status {
                             outcome,
                             limit,
                             remaining: 0,
                             reset_seconds,
                             is_quota: false,
+                            headers,
                         });
                         continue;
                     }
                     Err(NotApplied::Unlimited) => {
-                        let outcome = Outcome::Unlimited;
-                        let (limit, remaining, reset_seconds, is_quota) = (None, u64::MAX, 0, false);
-                        statuses[n].merge(Status { outcome, limit, remaining, reset_seconds, is_quota });
+                        statuses[n].merge(Status::without_limit(Outcome::Unlimited, u64::MAX, false));
                         continue;
                     }
                     Err(_) => continue,
@@ -211,6 +214,7 @@ impl Groups {
                     is_quota: false,
                     is_observed,
                     gives_back: matches!(descriptor.hits, Hits::GivenBack(_)),
+                    is_of_policy: true,
                     store: policy.store,
                     layer: 0,
                 };

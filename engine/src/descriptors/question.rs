@@ -68,17 +68,28 @@ pub struct Status {
     pub reset_seconds: u64,
     /// Whether a denial of its rule is only told in the metadata of the answer.
     pub is_quota: bool,
+    /// Headers of the response that report the limit, as its policy says.
+    pub headers: Vec<(&'static str, String)>,
 }
 
 impl Status {
     /// A descriptor that nothing is for.
-    pub(crate) const UNMATCHED: Self =
-        Self { outcome: Outcome::Unmatched, limit: None, remaining: 0, reset_seconds: 0, is_quota: false };
+    pub(crate) const UNMATCHED: Self = Self::without_limit(Outcome::Unmatched, 0, false);
+
+    /// A descriptor that no limit counts.
+    pub(crate) const fn without_limit(outcome: Outcome, remaining: u64, is_quota: bool) -> Self {
+        Self { outcome, limit: None, remaining, reset_seconds: 0, is_quota, headers: Vec::new() }
+    }
+
+    /// Orders decisions about one request: the greatest is the one that a client should know.
+    #[must_use]
+    pub fn strictness(&self) -> (Outcome, std::cmp::Reverse<u64>) {
+        (self.outcome, std::cmp::Reverse(self.remaining))
+    }
 
     /// Takes another limit's decision about the descriptor over if it is the stricter one.
     pub(crate) fn merge(&mut self, other: Self) {
-        let strictness = |status: &Self| (status.outcome, std::cmp::Reverse(status.remaining));
-        if strictness(&other) > strictness(self) {
+        if other.strictness() > self.strictness() {
             *self = other;
         }
     }
@@ -121,6 +132,8 @@ pub struct Answer {
     pub statuses: Vec<Status>,
     /// Whether the domain has rules.
     pub is_known_domain: bool,
+    /// The mark of the limits that have counted the request, for sidecars behind the gateway.
+    pub charged: Option<String>,
     /// The store's failure, if it did not answer.
     pub store_failure: Option<&'static str>,
 }

@@ -1,11 +1,12 @@
 //! Finds the limits that match a request, and builds the key of each.
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Request;
 use http_body::Body;
 use sluice_config::RequestAttributes;
+use sluice_config::charged::ChargedMarks;
 use sluice_config::prepared::{Identified, Refusal};
 use sluice_store::{KeyHash, MAX_COUNTERS, PlannedCounter};
 use smallvec::SmallVec;
@@ -59,6 +60,11 @@ impl MatchedLimits {
         let attributes = request();
         let path = attributes.path_readings();
         let candidates = snapshot.candidates(&attributes, &path);
+        let charged = if snapshot.has_described() {
+            ChargedMarks::of(attributes.headers, unix_seconds)
+        } else {
+            ChargedMarks::default()
+        };
         for of_policy in candidates.chunk_by(|(a, _), (b, _)| a == b) {
             let p = of_policy[0].0;
             let policy = &snapshot.policies[usize::from(p)];
@@ -72,6 +78,9 @@ impl MatchedLimits {
                     (Identified::Counted { key, rates: priority, .. }, _) if limit.adaptive.is_some() => {
                         matched.adaptive.push((index, Origin { priority, client: key as u64 }));
                     }
+                    // The service has counted the request, because the gateway before the pod has asked it.
+                    (Identified::Counted { key, .. }, _)
+                        if charged.has(secret, &policy.prepared.limits[l].scope, key) => {}
                     (Identified::Counted { key, rates, cost }, effect) => {
                         index.rates = if limit.is_boosted() { BOOSTED } else { rates };
                         if let Some(settlement) = &limit.settlement {
@@ -111,6 +120,11 @@ impl MatchedLimits {
         }
         matched
     }
+}
+
+/// Returns the time in seconds since the Unix epoch.
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// Returns what limits look at in an HTTP request. `proxied` is the client that the peer has reported in the PROXY protocol.

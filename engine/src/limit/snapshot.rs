@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use http::HeaderName;
+use sluice_config::charged::CHARGED;
 use sluice_config::message::{MAX_SHADOW_DENIED, ShadowDenied};
 use sluice_config::path::Readings;
 use sluice_config::policy::AmbiguousPaths;
@@ -81,7 +82,10 @@ impl Snapshot {
             .filter_map(|(p, policy)| Some((policy.prepared.domain.as_ref()?.name.as_bytes().into(), p)));
         let domains = Arc::new(domains.collect());
         let limits = policies.iter().flat_map(|policy| &policy.prepared.limits);
-        let mark_headers: HashSet<_> = limits.filter_map(|limit| limit.mark.clone()).collect();
+        let mut mark_headers: HashSet<_> = limits.filter_map(|limit| limit.mark.clone()).collect();
+        if !described.is_empty() {
+            mark_headers.insert(CHARGED);
+        }
         let mark_headers = mark_headers.into_iter().collect();
         Self {
             stores,
@@ -129,6 +133,11 @@ impl Snapshot {
     /// Returns the limits of policies that may count descriptors of a domain, in their order; `None` if there are none.
     pub(crate) fn described(&self, domain: &[u8]) -> Option<&[(u16, u16)]> {
         self.described.get(domain).map(Vec::as_slice)
+    }
+
+    /// Reports whether gateways may have asked about a request before it reaches this pod.
+    pub(crate) fn has_described(&self) -> bool {
+        !self.described.is_empty()
     }
 
     /// Returns the limiter of a limit's store.

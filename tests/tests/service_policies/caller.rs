@@ -65,6 +65,15 @@ impl Caller {
 
     /// Asks about one descriptor. Returns whether the request may pass.
     pub(crate) async fn ask(&mut self, domain: &str, entries: &[(&str, &str)]) -> Result<bool, Status> {
+        Ok(self.answer(domain, entries).await?.overall_code != OVER_LIMIT)
+    }
+
+    /// Asks about one descriptor.
+    pub(crate) async fn answer(
+        &mut self,
+        domain: &str,
+        entries: &[(&str, &str)],
+    ) -> Result<RateLimitResponse, Status> {
         let entry = |(key, value): &(&str, &str)| Entry {
             key: key.as_bytes().to_vec().into(),
             value: value.as_bytes().to_vec().into(),
@@ -83,7 +92,6 @@ impl Caller {
             request.metadata_mut().insert("authorization", token.parse().unwrap());
         }
         let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
-        let response = self.grpc.unary(request, path, codec).await?.into_inner();
-        Ok(response.overall_code != OVER_LIMIT)
+        Ok(self.grpc.unary(request, path, codec).await?.into_inner())
     }
 }

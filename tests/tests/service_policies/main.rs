@@ -8,6 +8,7 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::PostParams;
 use serde_json::{Value, json};
+use sluice_service::messages::OVER_LIMIT;
 use sluice_tests::client::get;
 use sluice_tests::components::sidecar::flood;
 use sluice_tests::components::{Operator, Redis, Sidecar};
@@ -174,6 +175,29 @@ async fn a_policy_of_sidecars_and_the_service_has_one_counter_for_both() {
     assert_eq!(page["refused"].as_array().unwrap().len(), 2, "{page}");
     let metrics = get(&service.admin, "/metrics", &[]).await.body;
     assert!(metrics.contains("sluice_callers_refused_total{reason=\"domain\"} 1"), "{metrics}");
+
+    // A request that passes the gateway and then the pod counts once.
+    let mut passed = 0;
+    for n in 0..30 {
+        let answer = gateway.answer(domain, &[("user", "chained")]).await.unwrap();
+        let header = |name: &str| answer.response_headers_to_add.iter().find(|header| header.key == name);
+        assert_eq!(header("x-ratelimit-limit").unwrap().value, "10");
+        if answer.overall_code == OVER_LIMIT {
+            assert!(n >= 10 && answer.request_headers_to_add.is_empty() && header("retry-after").is_some());
+            continue;
+        }
+        let [mark] = answer.request_headers_to_add.as_slice() else { panic!("{answer:?}") };
+        assert_eq!(header("x-ratelimit-remaining").unwrap().value, (9 - n).to_string());
+        let marked = [("x-user", "chained"), (mark.key.as_str(), mark.value.as_str())];
+        passed += usize::from(get(&sidecar.address, "/", &marked).await.status == 200);
+        // For another client the mark proves nothing.
+        let stolen = [("x-user", "thief"), (mark.key.as_str(), mark.value.as_str())];
+        let expected = if n < 10 { 200 } else { 429 };
+        assert_eq!(get(&sidecar.address, "/", &stolen).await.status, expected);
+    }
+    assert_eq!(passed, 10);
+    assert_eq!(get(&sidecar.address, "/", &[("x-user", "chained")]).await.status, 429);
+    assert_eq!(get(&sidecar.address, "/", &[("x-user", "thief")]).await.status, 429);
 
     // An edit reaches both.
     shop.apply("p", both(domain, 11)).await.unwrap();
