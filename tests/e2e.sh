@@ -61,8 +61,11 @@ assets=$(tests/node/assets.sh node)
 # The command that the tests call, and the tests.
 cargo build --workspace --bins
 cargo test -q -p sluice-tests --features e2e --test e2e --no-run
-SLUICE_IMAGES='operator sidecar' hack/images.sh "$tag"
+hack/images.sh "$tag"
 export SLUICE_E2E_TAG=$tag
+# The gateway in front of the service.
+SLUICE_ENVOY="${SLUICE_ENVOY:-$(bench/tools/install.sh envoy)}"
+export SLUICE_ENVOY
 
 trap down EXIT
 if [ "$keep" = --keep ]; then
@@ -71,7 +74,7 @@ else
   tests/node/node.sh up 3
 fi
 eval "$(tests/node/node.sh env)"
-tests/node/node.sh load images/sluice-operator.tar images/sluice-sidecar.tar
+tests/node/node.sh load images/sluice-operator.tar images/sluice-sidecar.tar images/sluice-service.tar
 
 if [ "$keep" = --keep ]; then
   e2e installation:: --nocapture
@@ -83,7 +86,7 @@ else
   # These leave the installation alone, and mostly wait.
   e2e --test-threads=6 awkward:: bypasses:: limits:: workloads::
   # One after the other, in the order of their names.
-  e2e --test-threads=1 certificates:: leader:: posture:: stores::
+  e2e --test-threads=1 certificates:: leader:: posture:: service:: stores::
   e2e --test-threads=1 uninstall:: upgrade::
   e2e nodes::
 fi

@@ -3,6 +3,7 @@
 //! - [`wait`]: polls until a condition holds, with a generous upper bound.
 //! - [`process`]: child processes that never outlive the test.
 //! - [`client`]: HTTP clients for single requests, concurrent requests and kept connections.
+//! - [`authority`]: an authority that issues certificates.
 //! - [`application`]: the applications behind a sidecar, with requests that the test can hold and release.
 //! - [`installed`]: applications in real frameworks, and programs of the system.
 //! - [`kubernetes`]: an API server with etcd, and the objects that tests create on it.
@@ -13,6 +14,7 @@
 //! - [`documentation`]: the blocks of YAML in the documentation.
 
 pub mod application;
+pub mod authority;
 pub mod client;
 pub mod collector;
 pub mod components;

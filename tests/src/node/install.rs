@@ -35,7 +35,8 @@ pub fn install_previous() {
 }
 
 fn upgrade_to(chart: &str, tag: &str, more_arguments: &[&str]) {
-    let tag = ["operator.image.tag", "sidecar.image.tag"].map(|name| format!("{name}={tag}"));
+    let tag =
+        ["operator.image.tag", "sidecar.image.tag", "service.image.tag"].map(|name| format!("{name}={tag}"));
     let arguments = [
         "upgrade",
         "--install",
@@ -48,6 +49,8 @@ fn upgrade_to(chart: &str, tag: &str, more_arguments: &[&str]) {
         &tag[0],
         "--set",
         &tag[1],
+        "--set",
+        &tag[2],
         "--set",
         "redis.image.repository=sluice.local/redis",
         "--set",

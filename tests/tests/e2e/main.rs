@@ -8,6 +8,7 @@
 //! - [`workloads`]: Jobs, probes and rollouts.
 //! - [`leader`]: another replica of the operator becomes the leader.
 //! - [`certificates`]: all certificates are replaced.
+//! - [`service`]: a gateway and sidecars enforce one policy, through failures.
 //! - [`stores`]: the stores of namespaces, and the embedded Redis.
 //! - [`posture`]: the operator is dead, hangs, or was never there.
 //! - [`uninstall`]: `helm uninstall`.
@@ -22,6 +23,7 @@ mod leader;
 mod limits;
 mod nodes;
 mod posture;
+mod service;
 mod stores;
 mod uninstall;
 mod upgrade;

@@ -2,37 +2,18 @@
 
 use std::path::Path;
 
-use rcgen::string::Ia5String;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use sluice_service::messages::{Entry, OVER_LIMIT, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use sluice_tests::authority::Authority;
 use tonic::client::Grpc;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Identity};
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
-/// An authority of certificates.
-pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    pub(crate) fn new() -> Self {
-        let mut authority = CertificateParams::default();
-        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    fn issue(&self, name: SanType) -> (String, String) {
-        let key = KeyPair::generate().unwrap();
-        let mut certificate = CertificateParams::default();
-        certificate.subject_alt_names = vec![name];
-        (certificate.signed_by(&key, &self.0).unwrap().pem(), key.serialize_pem())
-    }
-
-    /// Writes the certificate of the service, its key, and the authority.
-    pub(crate) fn write_server(&self, folder: &Path) {
-        let (certificate, key) = self.issue(SanType::DnsName(Ia5String::try_from("sluice-service").unwrap()));
-        for (name, text) in [("tls.crt", certificate), ("tls.key", key), ("ca.crt", self.0.pem())] {
-            std::fs::write(folder.join(name), text).unwrap();
-        }
+/// Writes the certificate of the service, its key, and the authority of its callers.
+pub(crate) fn write_server(authority: &Authority, folder: &Path) {
+    let (certificate, key) = authority.issue_dns("sluice-service");
+    for (name, text) in [("tls.crt", certificate), ("tls.key", key), ("ca.crt", authority.pem())] {
+        std::fs::write(folder.join(name), text).unwrap();
     }
 }
 
@@ -47,10 +28,10 @@ impl Caller {
     /// Connects, with a certificate for a URI if there is one.
     pub(crate) async fn connect(port: u16, authority: &Authority, uri: Option<&str>) -> Self {
         let mut tls = ClientTlsConfig::new()
-            .ca_certificate(Certificate::from_pem(authority.0.pem()))
+            .ca_certificate(Certificate::from_pem(authority.pem()))
             .domain_name("sluice-service");
         if let Some(uri) = uri {
-            let (certificate, key) = authority.issue(SanType::URI(Ia5String::try_from(uri).unwrap()));
+            let (certificate, key) = authority.issue_uri(uri);
             tls = tls.identity(Identity::from_pem(certificate, key));
         }
         let endpoint = Channel::from_shared(format!("https://127.0.0.1:{port}")).unwrap();

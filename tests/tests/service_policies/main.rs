@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::PostParams;
 use serde_json::{Value, json};
 use sluice_service::messages::OVER_LIMIT;
+use sluice_tests::authority::Authority;
 use sluice_tests::client::get;
 use sluice_tests::components::sidecar::flood;
 use sluice_tests::components::{Operator, Redis, Sidecar};
@@ -17,7 +18,7 @@ use sluice_tests::process::{Process, binary, free_port};
 use sluice_tests::wait::until;
 use tempfile::TempDir;
 
-use crate::caller::{Authority, Caller};
+use crate::caller::{Caller, write_server};
 
 /// The name in the certificate of the gateway.
 const GATEWAY: &str = "spiffe://cluster.local/ns/gateways/sa/envoy";
@@ -43,7 +44,7 @@ impl Service {
         let at = |name: &str| folder.path().join(name).display().to_string();
         std::fs::write(at("token"), system.token(pod, "sluice.dev").await).unwrap();
         write_callers(folder.path(), callers);
-        authority.write_server(folder.path());
+        write_server(authority, folder.path());
         let [grpc, admin, debug] = [(); 3].map(|()| free_port());
         let arguments = vec![
             format!("--operator={}", operator.control_url),
@@ -232,7 +233,7 @@ async fn a_policy_of_sidecars_and_the_service_has_one_counter_for_both() {
 
     // Whoever an authority vouched for that is trusted no longer must go.
     let other = Authority::new();
-    other.write_server(service.folder.path());
+    write_server(&other, service.folder.path());
     until("the old authority's callers are refused", async || {
         gateway.ask(domain, &[("user", "dave")]).await.is_err().then_some(())
     })
