@@ -8,13 +8,13 @@ use clap::Args;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
-use sluice_config::client_pages::{POLICIES, PoliciesInForce};
+use sluice_config::client_pages::{CALLERS, CallersPage, POLICIES, PoliciesInForce};
 use sluice_crds::conditions::types::{READY, STORE_HEALTHY};
 use sluice_crds::{RateLimitPolicy, RateLimitStore};
 
 use crate::cluster::args::SidecarArgs;
 use crate::cluster::sidecars::{Sidecars, Silent};
-use crate::output::{print, table};
+use crate::output::{print, printable, table};
 
 /// Flags of `sluice status`.
 #[derive(Debug, Args)]
@@ -27,17 +27,23 @@ pub(crate) struct StatusArgs {
     /// Ask the sidecars which versions they enforce, too
     #[arg(long)]
     pods: bool,
+    /// Ask the pods of the service who has asked them, and what they refused. They are in the operator's namespace
+    #[arg(long)]
+    callers: bool,
 }
 
 /// Prints policies and stores with what is not as it should be, and which pods enforce them. Fails if something is not ready.
 pub(crate) async fn status(args: &StatusArgs) -> Result<()> {
     let SidecarArgs { cluster, pod, selector, address } = &args.sidecars;
     let (mut all_ready, mut out) = (true, String::new());
-    if address.is_none() {
+    if address.is_none() && !args.callers {
         let (client, namespace) = cluster.connect().await?;
         let namespace = (!args.all_namespaces).then_some(namespace);
         all_ready &= policies(&client, namespace.as_deref(), &mut out).await?;
         all_ready &= stores(&client, namespace.as_deref(), &mut out).await?;
+    }
+    if args.callers {
+        all_ready &= callers(&args.sidecars, &mut out).await?;
     }
     if args.pods || pod.is_some() || selector.is_some() || address.is_some() {
         all_ready &= pods(&args.sidecars, &mut out).await?;
@@ -149,6 +155,41 @@ async fn pods(args: &SidecarArgs, out: &mut String) -> Result<bool> {
         }
     }
     Ok(all_well)
+}
+
+/// Adds who has asked the service, and what it refused. Returns whether all pods have answered.
+async fn callers(args: &SidecarArgs, out: &mut String) -> Result<bool> {
+    let answers = Sidecars::find(args).await?.ask::<(), CallersPage>(CALLERS, None).await;
+    let mut rows = vec![["SERVICE", "CALLER", "NAMESPACES", "DOMAINS", "ASKED", "REFUSED"].map(str::to_owned)];
+    let mut refusals = vec![["SERVICE", "TIMES", "LAST", "REFUSED"].map(str::to_owned)];
+    for answer in &answers {
+        let Ok(CallersPage { callers, refused }) = &answer.result else { continue };
+        if callers.is_empty() {
+            rows.push([&answer.source, "none is listed", "", "", "", ""].map(str::to_owned));
+        }
+        for caller in callers {
+            let (namespaces, domains) = (caller.namespaces.join(","), caller.domains.join(","));
+            let (asked, times) = (caller.asked.to_string(), caller.refused.to_string());
+            rows.push([&answer.source, &caller.subject, &namespaces, &domains, &asked, &times].map(str::to_owned));
+        }
+        for refusal in refused {
+            let last = i64::try_from(refusal.last_seconds).ok().and_then(|at| Timestamp::from_second(at).ok());
+            let last = last.map(|at| at.to_string()).unwrap_or_default();
+            // A caller chooses what it is called.
+            let reason = printable(&refusal.reason).to_string();
+            refusals.push([&answer.source, &refusal.times.to_string(), &last, &reason].map(str::to_owned));
+        }
+    }
+    for rows in [table(rows.into_iter()), table(refusals.into_iter())] {
+        if rows.lines().count() > 1 {
+            if !out.is_empty() {
+                out.push('\n');
+            }
+            out.push_str(&rows);
+        }
+    }
+    eprint!("{}", Silent(&answers));
+    Ok(answers.iter().all(|answer| answer.result.is_ok()))
 }
 
 struct Row {

@@ -16,6 +16,46 @@ pub const EXPLAIN: &str = "/explain";
 pub const EXPLAIN_DESCRIPTORS: &str = "/explain/descriptors";
 /// Path of the page with the policies that a sidecar enforces.
 pub const POLICIES: &str = "/policies";
+/// Path of the page of a service with those who have asked it, and what was refused.
+pub const CALLERS: &str = "/callers";
+
+/// The callers of a service, and the questions that it refused.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallersPage {
+    /// The callers that may ask, ordered by subject. Without a list, whoever reaches the service may.
+    pub callers: Vec<CallerState>,
+    /// The refusals, the last one first.
+    pub refused: Vec<RefusedQuestions>,
+}
+
+/// A caller of a service.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallerState {
+    /// Its subject.
+    pub subject: String,
+    /// Namespaces whose domains it may name; `*` for all.
+    pub namespaces: Vec<String>,
+    /// Other domains that it may name.
+    pub domains: Vec<String>,
+    /// Number of questions since the service has started.
+    pub asked: u64,
+    /// Number of those that named something else, and were refused.
+    pub refused: u64,
+}
+
+/// Questions that were refused for one reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RefusedQuestions {
+    /// The reason, and what to do.
+    pub reason: String,
+    /// How often.
+    pub times: u64,
+    /// Time of the last one, in seconds since the Unix epoch.
+    pub last_seconds: u64,
+}
 
 /// The clients that the limits of a pod deny most often.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

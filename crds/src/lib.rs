@@ -56,5 +56,7 @@ pub const PORTS_ANNOTATION: &str = "sluice.dev/ports";
 pub const BYPASS_ANNOTATION: &str = "sluice.dev/bypass";
 /// Value of [`BYPASS_ANNOTATION`].
 pub const IGNORE_BYPASS: &str = "Ignore";
+/// Label of the pods of the service, in the operator's namespace.
+pub const SERVICE_LABEL: (&str, &str) = ("sluice.dev/component", "service");
 /// Name of the sidecar's container.
 pub const SIDECAR_CONTAINER: &str = "sluice-sidecar";

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Label of the pods of the service, in the operator's namespace.
-pub const SERVICE_LABEL: (&str, &str) = ("sluice.dev/component", "service");
+use sluice_crds::SERVICE_LABEL;
 
 /// The service account of the installation's service.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,7 +16,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use rustls::pki_types::CertificateDer;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use sluice_config::client_pages::{CallerState, CallersPage, RefusedQuestions};
 use sluice_config::jwt::{CompiledJwt, JwtVerifier, Verification, VerificationKeys};
 use sluice_config::message::TokenKeys;
 use sluice_config::{RequestAttributes, SERVICE_AUDIENCE};
@@ -36,7 +37,7 @@ const MAX_TEXT: usize = 253;
 const SUBJECT: &str = "sub";
 
 /// A caller in the file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CallerConfig {
     /// A name in its certificate: a URI such as `spiffe://cluster.local/ns/gateways/sa/envoy`, or `dns:` and a DNS name. Or its
@@ -109,7 +110,7 @@ struct Shared {
     verifier: ArcSwapOption<JwtVerifier>,
     refused: Family<ReasonLabels, Counter>,
     log: LogSampler,
-    refusals: Mutex<VecDeque<Refusal>>,
+    refusals: Mutex<VecDeque<RefusedQuestions>>,
 }
 
 /// The callers of a version of the file.
@@ -124,32 +125,6 @@ struct Caller {
     config: CallerConfig,
     asked: AtomicU64,
     refused: AtomicU64,
-}
-
-/// A refusal that is remembered, with the number of those that are like it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Refusal {
-    reason: String,
-    times: u64,
-    last_seconds: u64,
-}
-
-/// The page about callers.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Page {
-    callers: Vec<CallerState>,
-    refused: Vec<Refusal>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct CallerState {
-    #[serde(flatten)]
-    config: CallerConfig,
-    asked: u64,
-    refused: u64,
 }
 
 impl CallerConfig {
@@ -349,10 +324,10 @@ impl Callers {
             None => 0,
         };
         refusals.truncate(MAX_REFUSALS - 1);
-        refusals.push_front(Refusal { reason: text, times: times + 1, last_seconds });
+        refusals.push_front(RefusedQuestions { reason: text, times: times + 1, last_seconds });
     }
 
-    fn refusals(&self) -> MutexGuard<'_, VecDeque<Refusal>> {
+    fn refusals(&self) -> MutexGuard<'_, VecDeque<RefusedQuestions>> {
         // No statement that changes them can panic halfway.
         self.0.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -364,13 +339,15 @@ impl Callers {
             .by_subject
             .values()
             .map(|caller| CallerState {
-                config: caller.config.clone(),
+                subject: caller.config.subject.clone(),
+                namespaces: caller.config.namespaces.iter().cloned().collect(),
+                domains: caller.config.domains.iter().cloned().collect(),
                 asked: caller.asked.load(Ordering::Relaxed),
                 refused: caller.refused.load(Ordering::Relaxed),
             })
             .collect();
-        callers.sort_unstable_by(|one, other| one.config.subject.cmp(&other.config.subject));
-        let page = Page { callers, refused: self.refusals().iter().cloned().collect() };
+        callers.sort_unstable_by(|one, other| one.subject.cmp(&other.subject));
+        let page = CallersPage { callers, refused: self.refusals().iter().cloned().collect() };
         // It consists of texts and numbers, which always serialize.
         serde_json::to_string(&page).unwrap_or_default()
     }

@@ -11,6 +11,7 @@ use axum::{Json, Router};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Request, StatusCode, Uri};
 use http_body_util::Empty;
+use sluice_config::client_pages::CALLERS;
 use sluice_config::exposition::ExpositionFormat;
 use sluice_engine::{Engine, Page};
 use sluice_host::drain::DrainWatch;
@@ -52,7 +53,7 @@ impl Pages {
     /// Returns the pages about clients, and those of the admin port.
     pub(crate) fn debug(self) -> Router {
         let clients = Router::new()
-            .route("/callers", get(callers))
+            .route(CALLERS, get(callers))
             .fallback(clients)
             .layer(DefaultBodyLimit::max(MAX_BODY))
             .with_state(self.clone());
@@ -112,7 +113,7 @@ async fn metrics(State(pages): State<Pages>, headers: HeaderMap) -> Response {
 }
 
 async fn callers(State(pages): State<Pages>) -> Response {
-    let callers = pages.callers.as_ref().map_or_else(|| "{}".to_owned(), Callers::page);
+    let callers = pages.callers.as_ref().map_or_else(|| r#"{"callers":[],"refused":[]}"#.to_owned(), Callers::page);
     ([(CONTENT_TYPE, "application/json")], callers).into_response()
 }
 

@@ -11,7 +11,7 @@ use kube::Api;
 use kube::api::ListParams;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sluice_crds::SIDECAR_CONTAINER;
+use sluice_crds::{SERVICE_LABEL, SIDECAR_CONTAINER};
 
 use super::args::SidecarArgs;
 use super::ask::{ask_address, ask_pod};
@@ -53,7 +53,7 @@ impl Sidecars {
         }
         let found = pods.list(&params).await;
         let found = found.with_context(|| format!("cannot list the pods of namespace {namespace}"))?;
-        let running = found.items.iter().filter(|pod| runs(pod) && has_sidecar(pod));
+        let running = found.items.iter().filter(|pod| runs(pod) && (has_sidecar(pod) || is_of_service(pod)));
         let names: Vec<_> = running.filter_map(|pod| pod.metadata.name.clone()).collect();
         if names.is_empty() {
             let labels = args.selector.as_ref().map(|selector| format!(" with the labels {selector}"));
@@ -105,6 +105,12 @@ impl<T> Display for Silent<'_, T> {
 fn runs(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     phase == Some("Running") && pod.metadata.deletion_timestamp.is_none()
+}
+
+/// Reports whether a pod is one of the service, whose pages are those of a sidecar.
+fn is_of_service(pod: &Pod) -> bool {
+    let labels = pod.metadata.labels.as_ref();
+    labels.and_then(|labels| labels.get(SERVICE_LABEL.0)).is_some_and(|value| value == SERVICE_LABEL.1)
 }
 
 fn has_sidecar(pod: &Pod) -> bool {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluice_crds::INJECT_LABEL;
+use sluice_crds::{INJECT_LABEL, SERVICE_LABEL};
 use sluice_crds::conditions::{reasons, types};
 
 use super::finding::Finding;
@@ -15,7 +15,7 @@ use crate::injection::decide::is_opted_out;
 use crate::leadership::LEADER_GRACE;
 use crate::reconcile::facts::{CountedPod, Injection, Outcome};
 use crate::reconcile::select_pods::SelectedPods;
-use crate::service_account::{SERVICE_LABEL, ServiceAccount};
+use crate::service_account::ServiceAccount;
 
 #[cfg(test)]
 mod tests;
