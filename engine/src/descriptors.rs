@@ -304,10 +304,6 @@ impl Context<'_, '_> {
     fn tightest(&self, one: &Checked, decisions: &[Decision]) -> Option<(usize, Decision)> {
         let names = &self.snapshot.rates(one.limit).names;
         let deciding = || names.deciding(decisions).map(|(position, _, decision)| (position, decision));
-        if decisions.len() != self.snapshot.rates(one.limit).plan.spec.rates.len() {
-            // The descriptor has brought its rate along.
-            return decisions.first().map(|decision| (0, *decision));
-        }
         let wait = |decision: &Decision| decision.retry_after.unwrap_or(u64::MAX);
         let denying = deciding().filter(|(_, decision)| !decision.admitted);
         denying.max_by_key(|(_, decision)| wait(decision)).or_else(|| {

@@ -83,7 +83,7 @@ async fn who_is_limited_and_what_descriptors_would_meet() {
     let (ok, _, errors) = sluice(&unknown).await;
     assert!(
         !ok && errors.contains(
-            r#"there are no rules for the domain "shopp", so requests pass: the domains with rules are shop"#
+            r#"there are no rules and no limits for the domain "shopp", so requests pass: the domains with rules are shop"#
         ),
         "{errors}"
     );

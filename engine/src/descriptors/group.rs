@@ -202,7 +202,7 @@ impl Groups {
                 let plan = match (descriptor.rate, prepared.max_override()) {
                     (Some(rate), Some(max)) => {
                         let requests = rate.requests.min(u32::try_from(max).unwrap_or(u32::MAX));
-                        override_plan(snapshot, base, policy, OverrideRate { requests, ..rate })
+                        override_plan(snapshot, limit, policy, OverrideRate { requests, ..rate })
                     }
                     _ => snapshot.rates(limit).plan.clone(),
                 };
@@ -263,7 +263,7 @@ fn override_plan(
     policy: &ActivePolicy,
     rate_override: OverrideRate,
 ) -> Arc<LimitPlan> {
-    let base = &snapshot.limit(limit).base().plan;
+    let base = &snapshot.rates(limit).plan;
     let (Ok(requests), Ok(period)) = (
         Requests::new(u64::from(rate_override.requests)),
         Period::from_millis(rate_override.unit.seconds() * 1000),
@@ -287,7 +287,9 @@ fn override_plan(
         Some(own) if own.period == period && mark.is_empty() => base.spec.scope.clone(),
         _ => format!("{}~{}{mark}", base.spec.scope, rate_override.unit.as_str()),
     };
-    let spec = Arc::new(LimitSpec::new(scope, vec![rate]));
+    // The others stay, such as the block of the clients that are denied too often.
+    let rates = std::iter::once(rate).chain(base.spec.rates.iter().skip(1).copied()).collect();
+    let spec = Arc::new(LimitSpec::new(scope, rates).with_max_keys(base.spec.max_keys));
     let on_failure = policy.prepared.on_store_failure;
     Arc::new(LimitPlan::new(spec, Consistency::Strict, on_failure, true, policy.replicas.clone()))
 }

@@ -1,8 +1,11 @@
-//! The page `/explain/descriptors`: which rules the descriptors of a gateway's question would meet. Nothing is counted.
+//! The page `/explain/descriptors`: which rules and limits the descriptors of a gateway's question would meet. Nothing is counted.
+
+use std::collections::BTreeSet;
 
 use sluice_config::client_pages::{DescriptorQuestion, ExplainedLimit, Explanation, LimitResult};
 use sluice_config::descriptor::{Pair, Rule, RuleAllowance, describe};
 use sluice_store::KeyHash;
+use sluice_config::prepared::{Identified, Refusal};
 use smallvec::SmallVec;
 
 use super::counter_state;
@@ -23,14 +26,21 @@ pub(super) async fn explain(
     if descriptors.len() > MAX_DESCRIPTORS {
         return Err(format!("at most {MAX_DESCRIPTORS} descriptors can be explained at once"));
     }
+    let mut limits = Vec::new();
+    let described = snapshot.described(name.as_bytes());
+    for (position, number) in described.into_iter().flatten().copied() {
+        explain_limit(snapshot, question, position, number, &mut limits).await;
+    }
     let Some((position, policy, domain)) = snapshot.domain(name.as_bytes()) else {
+        if described.is_some() {
+            return Ok(Explanation { refused: None, limits });
+        }
         return Err(format!(
-            "there are no rules for the domain {name:?}, so requests pass: {}",
+            "there are no rules and no limits for the domain {name:?}, so requests pass: {}",
             known(snapshot)
         ));
     };
     let secret = snapshot.secret(policy);
-    let mut limits = Vec::new();
     for descriptor in descriptors {
         let pairs =
             descriptor.iter().map(|(key, value)| Pair { key: key.as_bytes(), value: value.as_bytes() });
@@ -70,6 +80,50 @@ pub(super) async fn explain(
     Ok(Explanation { refused: None, limits })
 }
 
+/// Explains what a limit of a policy does about descriptors.
+async fn explain_limit(
+    snapshot: &Snapshot,
+    question: &DescriptorQuestion,
+    position: u16,
+    number: u16,
+    limits: &mut Vec<ExplainedLimit>,
+) {
+    let policy = &snapshot.policies[usize::from(position)];
+    let limit = &policy.prepared.limits[usize::from(number)];
+    for descriptor in &question.descriptors {
+        let pairs =
+            descriptor.iter().map(|(key, value)| Pair { key: key.as_bytes(), value: value.as_bytes() });
+        let pairs: SmallVec<[Pair<'_>; 4]> = pairs.collect();
+        let words = describe(&pairs, |_| true);
+        let result = if !limit.counts_descriptor(question.domain.as_bytes(), &pairs) {
+            LimitResult::DoesNotApply { reason: format!("no entry of matches is for {words}") }
+        } else {
+            match limit.identify_descriptor(&pairs, snapshot.secret(policy)) {
+                Ok(Identified::Counted { key, rates, cost }) => {
+                    let index = LimitIndex { policy: position, limit: number, rates };
+                    let key = KeyHash(key);
+                    let state = counter_state::read(snapshot, index, key).await;
+                    let (key, exception) = (key.to_string(), limit.exception(rates));
+                    LimitResult::Counts { key, client: words, exception, cost, state }
+                }
+                Ok(Identified::Refused(Refusal::KeyMissing)) => {
+                    LimitResult::Denies { reason: format!("{words} lacks a part of the key, and onMissing is Deny") }
+                }
+                Ok(Identified::Refused(Refusal::Tier)) => {
+                    LimitResult::Denies { reason: format!("the plan of {words} admits nothing") }
+                }
+                Err(reason) => LimitResult::DoesNotApply { reason: reason.to_string() },
+            }
+        };
+        limits.push(ExplainedLimit {
+            policy: policy.prepared.qualified_name(),
+            limit: limit.name.clone(),
+            effect: limit.effect_name().to_owned(),
+            result,
+        });
+    }
+}
+
 /// Names the effect of a rule on what it has no room for.
 fn effect(rule: &Rule) -> &'static str {
     match (rule.is_shadow, rule.is_quota) {
@@ -82,11 +136,12 @@ fn effect(rule: &Rule) -> &'static str {
 
 /// Names the domains that there are.
 fn known(snapshot: &Snapshot) -> String {
-    let mut names: Vec<_> =
-        snapshot.policies.iter().filter_map(|policy| policy.prepared.domain.as_ref()).collect();
+    let policies = || snapshot.policies.iter().map(|policy| &policy.prepared);
+    let of_files = policies().filter_map(|policy| Some(policy.domain.as_ref()?.name.as_str()));
+    let of_limits = policies().flat_map(|policy| &policy.limits).flat_map(|limit| limit.domains());
+    let names: BTreeSet<_> = of_files.chain(of_limits).collect();
     let count = names.len();
-    names.truncate(MAX_NAMED);
-    let names: Vec<_> = names.iter().map(|domain| &*domain.name).collect();
+    let names: Vec<_> = names.into_iter().take(MAX_NAMED).collect();
     match count {
         0 => "there are none for any domain".to_owned(),
         count if count > MAX_NAMED => format!("{count} domains have rules, such as {}", names.join(", ")),

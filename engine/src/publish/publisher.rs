@@ -102,6 +102,19 @@ impl Publisher {
         let repeated = repeated_names(accepted);
         let before: HashMap<&str, &ActiveLimit> =
             current.limits().map(|limit| (&*limit.base().plan.spec.scope, limit)).collect();
+        let asked: HashMap<String, &PreparedPolicy> = current
+            .policies
+            .iter()
+            .filter(|policy| policy.prepared.is_asked())
+            .map(|policy| (policy.prepared.qualified_name(), &*policy.prepared))
+            .collect();
+        for (_, policy) in accepted.iter().filter(|_| !asked.is_empty()) {
+            // An edit of what gateways do not ask about does not make them ask anew.
+            let before = asked.get(&policy.qualified_name());
+            if before.is_some_and(|before| domains(before) == domains(policy)) {
+                policy.note_asked();
+            }
+        }
         let active = accepted.iter().zip(replicas).map(|((_, policy), replicas)| {
             let limits = policy.limits.iter().enumerate().map(|(n, limit)| {
                 let qualified = format!("{}/{}", policy.name, limit.name);
@@ -200,6 +213,11 @@ impl Publisher {
     pub(crate) fn current(&self) -> Arc<Snapshot> {
         self.0.current.get()
     }
+}
+
+/// Returns the domains whose descriptors a policy counts.
+fn domains(policy: &PreparedPolicy) -> BTreeSet<&str> {
+    policy.limits.iter().flat_map(|limit| limit.domains()).collect()
 }
 
 /// Returns the names that several limits have. Response headers name such a limit together with its policy.

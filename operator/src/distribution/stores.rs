@@ -108,7 +108,8 @@ impl HubStores {
     ) -> (StoreChoices, Vec<String>) {
         let is_kept = |store: &(&str, &str)| self.unresolved.contains(&StoreKey::new(store.0, store.1));
         let (kept, known): (Vec<_>, Vec<_>) = stores.into_iter().partition(is_kept);
-        let mut choices = StoreChoices::default();
+        let namespaces = (enforcer == Enforcer::Service).then(BTreeMap::new);
+        let mut choices = StoreChoices { stores: BTreeMap::new(), namespaces };
         let name_of = |(namespace, name): (&str, &str)| match enforcer {
             Enforcer::Service if name != DEFAULT_STORE => format!("{namespace}/{name}"),
             Enforcer::Sidecar | Enforcer::Service => name.to_owned(),
@@ -119,7 +120,7 @@ impl HubStores {
                 Enforcer::Sidecar | Enforcer::Service => self.source(namespace, name).of_namespace(namespace),
             };
             choices.stores.insert(name_of((namespace, name)), choice.unwrap_or_default());
-            if enforcer == Enforcer::Service {
+            if enforcer == Enforcer::Service && name == DEFAULT_STORE {
                 let secrets = choices.namespaces.get_or_insert_default();
                 secrets
                     .extend(self.default.key_secret(namespace).map(|secret| (namespace.to_owned(), secret)));

@@ -21,7 +21,11 @@ mod tests;
 
 /// Returns the condition, or `None` if no limit depends on the client's address.
 pub(super) fn client_address(observed: &Observed<'_>) -> Option<Finding> {
-    let Outcome::Published { policy, .. } = observed.outcome else { return None };
+    let Outcome::Published { policy, enforced_by, .. } = observed.outcome else { return None };
+    if !enforced_by.sidecar {
+        // A gateway says the address.
+        return None;
+    }
     let depends =
         |limit: &CompiledLimit| limit.key.iter().any(KeyPart::is_client_address) || limit.reads_address();
     if !policy.limits.iter().any(depends) {

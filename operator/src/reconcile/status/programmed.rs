@@ -130,8 +130,8 @@ fn opted_out(pods: &[&CountedPod]) -> Option<String> {
 fn without_service(service: Option<&ServiceAccount>) -> Programmed {
     let message = match service {
         Some(service) => format!(
-            "No pod of the service runs. See the Deployment in the namespace {}: `kubectl -n {} get deployment,pods -l {}={}`",
-            service.namespace, service.namespace, SERVICE_LABEL.0, SERVICE_LABEL.1
+            "No pod of the service runs. See its Deployment: `kubectl -n {} get deployments,pods -l app.kubernetes.io/component=service`",
+            service.namespace
         ),
         None => "The installation has no service, which spec.enforcedBy names. Ask the administrators of Sluice: the value \
                  service.enabled of the chart."

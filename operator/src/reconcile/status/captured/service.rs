@@ -24,7 +24,7 @@ pub(super) fn asked(observed: &Observed<'_>, policy: &CompiledPolicy) -> Finding
     let address = observed.service.map(|service| format!("{}.{}.svc:8081", service.name, service.namespace));
     let message = format!(
         "No gateway has asked the service about {domains} yet. Let one ask {} about this domain, by Envoy's filter \
-         envoy.filters.http.ratelimit or what your gateway has for it (docs/ratelimit.md).",
+         envoy.filters.http.ratelimit or what your gateway has for it (docs/service.md).",
         address.as_deref().unwrap_or("the service")
     );
     Finding::new("Unknown", reasons::NO_CHECKS_YET, message)
