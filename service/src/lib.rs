@@ -9,7 +9,7 @@
 //!   `page_server`; `json`: questions and answers there.
 //!
 //! [`compat`] takes the place of envoyproxy/ratelimit: its configuration and its variables. [`run`] is a process.
-//! [`operator`] takes policies from the operator of a cluster.
+//! [`operator`] takes policies from the operator of a cluster. [`verify`] asks a service whether it answers.
 
 pub mod callers;
 pub mod compat;
@@ -27,6 +27,7 @@ pub mod rls;
 pub mod run;
 pub mod service;
 pub mod tls;
+pub mod verify;
 
 pub use grpc::ConnectionAge;
 pub use service::{Options, Publication, Service, StartError};

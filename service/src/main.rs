@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use sluice_service::operator::OperatorArgs;
+use sluice_service::verify::VerifyArgs;
 use tikv_jemallocator::Jemalloc;
 
 /// Returns freed memory to the system, which the allocator of glibc does not after a burst of connections.
@@ -11,12 +12,21 @@ static ALLOCATOR: Jemalloc = Jemalloc;
 
 /// The service of Sluice: answers gateways that ask whether a request may pass
 #[derive(Debug, clap::Parser)]
-#[command(name = "sluice-service", version)]
+#[command(name = "sluice-service", version, args_override_self = true, subcommand_negates_reqs = true)]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     #[command(flatten)]
     compat: CompatArgs,
     #[command(flatten)]
     operator: OperatorArgs,
+}
+
+/// A command in place of the service.
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Ask a service whether it answers, and end with an error if it does not
+    Verify(VerifyArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -55,7 +65,10 @@ fn run() -> Result<(), String> {
         let Ratelimit { _compat } = clap::Parser::parse();
         return sluice_service::run::run(&get).map_err(|error| error.to_string());
     }
-    let Args { compat: _, operator } = clap::Parser::parse();
+    let Args { command, compat: _, operator } = clap::Parser::parse();
+    if let Some(Command::Verify(args)) = command {
+        return sluice_service::verify::run(&args).map_err(|error| error.to_string());
+    }
     let url = operator.operator.clone().ok_or(
         "say --operator URL to enforce the policies of a cluster, or --compat ratelimit and set the environment variables of ratelimit. \
          Without either, use `sluice serve`",
