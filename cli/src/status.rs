@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
@@ -160,7 +161,8 @@ async fn pods(args: &SidecarArgs, out: &mut String) -> Result<bool> {
 /// Adds who has asked the service, and what it refused. Returns whether all pods have answered.
 async fn callers(args: &SidecarArgs, out: &mut String) -> Result<bool> {
     let answers = Sidecars::find(args).await?.ask::<(), CallersPage>(CALLERS, None).await;
-    let mut rows = vec![["SERVICE", "CALLER", "NAMESPACES", "DOMAINS", "ASKED", "REFUSED"].map(str::to_owned)];
+    let mut rows =
+        vec![["SERVICE", "CALLER", "NAMESPACES", "DOMAINS", "ASKED", "REFUSED"].map(str::to_owned)];
     let mut refusals = vec![["SERVICE", "TIMES", "LAST", "REFUSED"].map(str::to_owned)];
     for answer in &answers {
         let Ok(CallersPage { callers, refused }) = &answer.result else { continue };
@@ -170,14 +172,17 @@ async fn callers(args: &SidecarArgs, out: &mut String) -> Result<bool> {
         for caller in callers {
             let (namespaces, domains) = (caller.namespaces.join(","), caller.domains.join(","));
             let (asked, times) = (caller.asked.to_string(), caller.refused.to_string());
-            rows.push([&answer.source, &caller.subject, &namespaces, &domains, &asked, &times].map(str::to_owned));
+            rows.push(
+                [&answer.source, &caller.subject, &namespaces, &domains, &asked, &times].map(String::clone),
+            );
         }
         for refusal in refused {
-            let last = i64::try_from(refusal.last_seconds).ok().and_then(|at| Timestamp::from_second(at).ok());
+            let last =
+                i64::try_from(refusal.last_seconds).ok().and_then(|at| Timestamp::from_second(at).ok());
             let last = last.map(|at| at.to_string()).unwrap_or_default();
             // A caller chooses what it is called.
-            let reason = printable(&refusal.reason).to_string();
-            refusals.push([&answer.source, &refusal.times.to_string(), &last, &reason].map(str::to_owned));
+            let reason = printable(&refusal.reason);
+            refusals.push([answer.source.clone(), refusal.times.to_string(), last, reason]);
         }
     }
     for rows in [table(rows.into_iter()), table(refusals.into_iter())] {

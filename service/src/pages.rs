@@ -113,7 +113,8 @@ async fn metrics(State(pages): State<Pages>, headers: HeaderMap) -> Response {
 }
 
 async fn callers(State(pages): State<Pages>) -> Response {
-    let callers = pages.callers.as_ref().map_or_else(|| r#"{"callers":[],"refused":[]}"#.to_owned(), Callers::page);
+    let callers =
+        pages.callers.as_ref().map_or_else(|| r#"{"callers":[],"refused":[]}"#.to_owned(), Callers::page);
     ([(CONTENT_TYPE, "application/json")], callers).into_response()
 }
 

@@ -24,6 +24,9 @@ use crate::limit::rates::EffectiveRates;
 use crate::startup_policy::StartupPolicy;
 use crate::stores::limiter_handle::LimiterHandle;
 
+/// Policy and limit, by their positions.
+type Place = (u16, u16);
+
 /// The active policies and their stores.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
@@ -35,7 +38,7 @@ pub(crate) struct Snapshot {
     /// The policies of domains, by the names of these.
     domains: Arc<HashMap<Box<[u8]>, u16>>,
     /// The limits of other policies for the descriptors of each domain.
-    described: Arc<HashMap<Box<[u8]>, Vec<(u16, u16)>>>,
+    described: Arc<HashMap<Box<[u8]>, Vec<Place>>>,
     /// Policy and limit of each number in the index.
     places: Arc<[(u16, u16)]>,
     /// The headers with which limits mark requests. Those of clients are removed.

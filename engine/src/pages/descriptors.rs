@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use sluice_config::PreparedLimit;
 use sluice_config::client_pages::{DescriptorQuestion, ExplainedLimit, Explanation, LimitResult};
 use sluice_config::descriptor::{Pair, Rule, RuleAllowance, describe};
-use sluice_store::KeyHash;
 use sluice_config::prepared::{Identified, Refusal};
+use sluice_store::KeyHash;
 use smallvec::SmallVec;
 
 use super::counter_state;
@@ -106,9 +107,9 @@ async fn explain_limit(
                     let (key, exception) = (key.to_string(), limit.exception(rates));
                     LimitResult::Counts { key, client: words, exception, cost, state }
                 }
-                Ok(Identified::Refused(Refusal::KeyMissing)) => {
-                    LimitResult::Denies { reason: format!("{words} lacks a part of the key, and onMissing is Deny") }
-                }
+                Ok(Identified::Refused(Refusal::KeyMissing)) => LimitResult::Denies {
+                    reason: format!("{words} lacks a part of the key, and onMissing is Deny"),
+                },
                 Ok(Identified::Refused(Refusal::Tier)) => {
                     LimitResult::Denies { reason: format!("the plan of {words} admits nothing") }
                 }
@@ -138,7 +139,7 @@ fn effect(rule: &Rule) -> &'static str {
 fn known(snapshot: &Snapshot) -> String {
     let policies = || snapshot.policies.iter().map(|policy| &policy.prepared);
     let of_files = policies().filter_map(|policy| Some(policy.domain.as_ref()?.name.as_str()));
-    let of_limits = policies().flat_map(|policy| &policy.limits).flat_map(|limit| limit.domains());
+    let of_limits = policies().flat_map(|policy| &policy.limits).flat_map(PreparedLimit::domains);
     let names: BTreeSet<_> = of_files.chain(of_limits).collect();
     let count = names.len();
     let names: Vec<_> = names.into_iter().take(MAX_NAMED).collect();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_config::message::{PolicyUid, Replica};
 use sluice_config::store_access::StoreChoices;
-use sluice_config::{Nack, PreparedPolicy};
+use sluice_config::{Nack, PreparedLimit, PreparedPolicy};
 
 use crate::limit::active::{ActiveLimit, ActivePolicy, LimitSource};
 use crate::limit::rates::Load;
@@ -217,7 +217,7 @@ impl Publisher {
 
 /// Returns the domains whose descriptors a policy counts.
 fn domains(policy: &PreparedPolicy) -> BTreeSet<&str> {
-    policy.limits.iter().flat_map(|limit| limit.domains()).collect()
+    policy.limits.iter().flat_map(PreparedLimit::domains).collect()
 }
 
 /// Returns the names that several limits have. Response headers name such a limit together with its policy.

@@ -161,7 +161,7 @@ impl TokenKeys {
             match timeout(TIMEOUT, self.fetch()).await {
                 Ok(Ok(keys)) => hub.set_token_keys(keys.published),
                 Ok(Err(error)) => {
-                    tracing::warn!(error, "cannot read the API server's token keys for the service")
+                    tracing::warn!(error, "cannot read the API server's token keys for the service");
                 }
                 Err(_) => tracing::warn!("no response to the request for the API server's token keys"),
             }

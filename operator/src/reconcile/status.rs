@@ -18,7 +18,7 @@ use sluice_crds::policy::PodCounts;
 use sluice_crds::summary;
 
 use crate::distribution::session::Confirmation;
-use crate::reconcile::facts::{CountedPod, Outcome};
+use crate::reconcile::facts::{CountedPod, Facts, Outcome};
 use accepted::accepted;
 use captured::captured;
 use client_address::client_address;
@@ -64,7 +64,7 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus
         [kept(observed), unreachable(&observed.facts.pods), nearly_full(observed)].into_iter().flatten();
     let ready = ready(observed.outcome, &required, &store_healthy, notes);
     let pods = match observed.outcome {
-        Outcome::Published { .. } if !programmed.is_kept => Some(count(observed.facts.enforcers())),
+        Outcome::Published { .. } if !programmed.is_kept => Some(count(observed.facts)),
         _ => observed.previous.and_then(|previous| previous.pods.clone()),
     };
     let limits = match observed.outcome {
@@ -104,9 +104,9 @@ fn kept(observed: &Observed<'_>) -> Option<String> {
     })
 }
 
-fn count<'a>(pods: impl Iterator<Item = &'a CountedPod> + Clone) -> PodCounts {
+fn count(facts: &Facts) -> PodCounts {
     let count = |wanted: &dyn Fn(&&CountedPod) -> bool| {
-        i32::try_from(pods.clone().filter(wanted).count()).unwrap_or(i32::MAX)
+        i32::try_from(facts.enforcers().filter(wanted).count()).unwrap_or(i32::MAX)
     };
     let programmed = count(&|pod| pod.confirmation == Confirmation::Applied);
     PodCounts {

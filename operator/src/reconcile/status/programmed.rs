@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use sluice_crds::{INJECT_LABEL, SERVICE_LABEL};
 use sluice_crds::conditions::{reasons, types};
+use sluice_crds::{INJECT_LABEL, SERVICE_LABEL};
 
 use super::finding::Finding;
 use super::mend::add_sidecars;
