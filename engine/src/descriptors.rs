@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant as Deadline, timeout_at};
 
 use crate::answer::Refused;
-use crate::descriptors::group::{Checked, Groups, group};
+use crate::descriptors::group::{Checked, Groups, MAX_CHECKED, group};
 pub use crate::descriptors::question::{
     Answer, CurrentLimit, Descriptor, Hits, Outcome, OverrideRate, Question, Status,
 };
@@ -70,11 +70,16 @@ impl Engine {
             answer.is_known_domain = true;
             groups.add_limits(question, &snapshot, limits, &mut answer.statuses);
         }
+        if groups.len() > MAX_CHECKED {
+            return Err(Refused::TooManyLimits);
+        }
+        let mut mark = None;
         let deadline = Deadline::now() + question.budget;
         let context = Context { engine: self, question, snapshot: &snapshot, deadline };
         let Groups { asked, observed, used, given_back, is_denied } = groups.sorted();
         if observed.is_empty() && used.is_empty() && given_back.is_empty() {
-            context.ask(&asked, is_denied, &mut answer).await;
+            context.ask(&asked, is_denied, &mut answer, &mut mark).await;
+            answer.charged = mark.and_then(|mark| mark.to_text());
             return Ok(answer);
         }
         let others = async {
@@ -84,11 +89,12 @@ impl Engine {
             join(observed, join(used, given_back)).await
         };
         let (_, (of_observed, (of_used, of_given_back))) =
-            join(context.ask(&asked, is_denied, &mut answer), others).await;
+            join(context.ask(&asked, is_denied, &mut answer, &mut mark), others).await;
         let others = observed.iter().zip(of_observed).chain(used.iter().zip(of_used));
         for (one, result) in others.chain(given_back.iter().zip(of_given_back)) {
-            context.record(one, result, &mut answer);
+            context.record(one, result, &mut answer, &mut mark);
         }
+        answer.charged = mark.and_then(|mark| mark.to_text());
         Ok(answer)
     }
 }
@@ -104,7 +110,13 @@ struct Context<'a, 'q> {
 
 impl Context<'_, '_> {
     /// Checks all descriptors that are asked for: they are charged together, or not at all.
-    async fn ask(&self, asked: &[Checked], is_denied: bool, answer: &mut Answer) {
+    async fn ask(
+        &self,
+        asked: &[Checked],
+        is_denied: bool,
+        answer: &mut Answer,
+        mark: &mut Option<ChargedMark>,
+    ) {
         let mut admitted = !is_denied;
         let mut chunks = SmallVec::<[(&[Checked], Result<CheckOutcome, StoreError>); 1]>::new();
         // The number of those that were charged, which are the first.
@@ -125,9 +137,6 @@ impl Context<'_, '_> {
             charged += usize::from(admitted);
             chunks.push((chunk, result));
         }
-        if admitted {
-            answer.charged = self.mark(asked);
-        }
         for (number, (chunk, result)) in chunks.into_iter().enumerate() {
             if let (true, Ok(outcome)) = (!admitted && number < charged, &result) {
                 for (one, &reservation) in chunk.iter().zip(&outcome.reservations) {
@@ -140,23 +149,20 @@ impl Context<'_, '_> {
                     .as_mut()
                     .map(|decided| take(decided, &one.counter))
                     .map_err(|error| error.as_str());
-                self.record(one, own, answer);
+                self.record(one, own, answer, mark);
             }
         }
     }
 
-    /// Returns the mark of the limits that sidecars enforce too.
-    fn mark(&self, charged: &[Checked]) -> Option<String> {
-        let mut mark = None;
-        for one in charged.iter().filter(|one| one.is_of_policy && one.counter.cost > 0) {
-            let policy = &self.snapshot.policies[usize::from(one.limit.policy)];
-            let limit = &policy.prepared.limits[usize::from(one.limit.limit)];
-            if limit.is_for_requests() {
-                let mark = mark.get_or_insert_with(|| ChargedMark::new(unix_seconds()));
-                mark.add(self.snapshot.secret(policy), &limit.scope, one.counter.key.0);
-            }
+    /// Adds a limit that has charged the request to its mark, if sidecars enforce the limit too.
+    fn mark(&self, one: &Checked, mark: &mut Option<ChargedMark>) {
+        let policy = &self.snapshot.policies[usize::from(one.limit.policy)];
+        let limit = &policy.prepared.limits[usize::from(one.limit.limit)];
+        // A descriptor may have brought a rate along that is counted elsewhere.
+        if limit.is_for_requests() && one.counter.limit.spec.scope == limit.scope {
+            let mark = mark.get_or_insert_with(|| ChargedMark::new(unix_seconds(), rand::random()));
+            mark.add(self.snapshot.secret(policy), &limit.scope, one.counter.key.0);
         }
-        mark?.to_text()
     }
 
     /// Returns the headers by which an answer reports a limit of a policy.
@@ -164,12 +170,13 @@ impl Context<'_, '_> {
         &self,
         one: &Checked,
         position: usize,
-        has_room: bool,
+        wait: Option<u64>,
         remaining: u64,
         reset: u64,
     ) -> Vec<(&'static str, String)> {
         let mut headers = Vec::new();
-        if !one.is_of_policy {
+        // A limit in Shadow is none of the client's business.
+        if !one.is_of_policy || one.is_observed {
             return headers;
         }
         let (active, rates) = (self.snapshot.limit(one.limit), &one.counter.limit.spec.rates);
@@ -183,9 +190,7 @@ impl Context<'_, '_> {
             headers.push(("x-ratelimit-remaining", remaining.to_string()));
             headers.push(("x-ratelimit-reset", reset.to_string()));
         }
-        if !has_room {
-            headers.push(("retry-after", reset.max(1).to_string()));
-        }
+        headers.extend(wait.map(|wait| ("retry-after", wait.to_string())));
         headers
     }
 
@@ -239,14 +244,22 @@ impl Context<'_, '_> {
     }
 
     /// Writes the statuses of the descriptors of a counter, and counts the decision.
-    fn record(&self, one: &Checked, result: Result<Decided, &'static str>, answer: &mut Answer) {
+    fn record(
+        &self,
+        one: &Checked,
+        result: Result<Decided, &'static str>,
+        answer: &mut Answer,
+        mark: &mut Option<ChargedMark>,
+    ) {
         let active = self.snapshot.limit(one.limit);
         let metrics = &active.metrics;
         let rates = &one.counter.limit.spec.rates;
         let Some(mut rate) = rates.first() else { return };
-        let mut place = 0;
+        let (mut place, mut retry_after) = (0, None);
         let (has_room, remaining, reset, failure, by_local_quota) = match result {
-            Ok(Decided { decisions, at, failure, by_local_quota }) => {
+            Ok(decided) => {
+                let is_counted = !matches!(decided.reservation(), Reservation::Nothing);
+                let Decided { decisions, at, failure, by_local_quota } = decided;
                 let Some((position, decision)) = self.tightest(one, &decisions) else { return };
                 (place, rate) = (position, rates.get(position).unwrap_or(rate));
                 let micros = rate.period.micros();
@@ -255,6 +268,16 @@ impl Context<'_, '_> {
                     _ => decision.reset,
                 };
                 let has_room = decisions.iter().all(|decision| decision.admitted);
+                // What was used is charged in any case.
+                if one.is_of_policy
+                    && one.counter.cost > 0
+                    && is_counted
+                    && (has_room || one.is_used)
+                    && !one.gives_back
+                {
+                    self.mark(one, mark);
+                }
+                retry_after = decision.retry_after;
                 (has_room, decision.remaining, reset, failure, by_local_quota)
             }
             Err(failure) => (one.gives_back, 0, rate.period.micros(), Some(failure), false),
@@ -287,7 +310,9 @@ impl Context<'_, '_> {
         // What is denied has nothing left for a gateway.
         let remaining = if has_room { remaining } else { 0 };
         let reset_seconds = reset.div_ceil(1_000_000);
-        let headers = self.headers(one, place, has_room, remaining, reset_seconds);
+        let wait =
+            (!has_room).then(|| retry_after.map_or(reset_seconds, |wait| wait.div_ceil(1_000_000)).max(1));
+        let headers = self.headers(one, place, wait, remaining, reset_seconds);
         for &position in &one.positions {
             answer.statuses[position].merge(Status {
                 outcome,

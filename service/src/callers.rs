@@ -364,7 +364,8 @@ pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Vec::new() };
     let Ok(Some(names)) = certificate.subject_alternative_name() else { return Vec::new() };
     let name = |name: &GeneralName<'_>| match name {
-        GeneralName::URI(uri) => Some((*uri).to_owned()),
+        // Only with a scheme: another text could be taken for a DNS name or a service account.
+        GeneralName::URI(uri) if uri.contains("://") => Some((*uri).to_owned()),
         GeneralName::DNSName(name) => Some(format!("dns:{name}")),
         _ => None,
     };
@@ -374,6 +375,10 @@ pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
+
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use rcgen::KeyPair;
 
     use super::*;
 
@@ -415,6 +420,54 @@ mod tests {
         assert_eq!(page["callers"][1]["subject"], envoy);
         assert_eq!((&page["callers"][1]["asked"], &page["callers"][1]["refused"]), (&3.into(), &6.into()));
         assert!(page["refused"][0]["reason"].as_str().unwrap().starts_with("show a client certificate"));
+    }
+
+    /// Signs a token with the key `a`.
+    fn sign(key: &KeyPair, claims: &serde_json::Value) -> HeaderMap {
+        let header = jsonwebtoken::Header {
+            kid: Some("a".to_owned()),
+            ..jsonwebtoken::Header::new(jsonwebtoken::Algorithm::ES256)
+        };
+        let key = jsonwebtoken::EncodingKey::from_ec_der(&key.serialize_der());
+        let token = jsonwebtoken::encode(&header, claims, &key).unwrap();
+        let bearer = format!("Bearer {token}").parse().unwrap();
+        HeaderMap::from_iter([(http::header::AUTHORIZATION, bearer)])
+    }
+
+    #[test]
+    fn a_token_identifies_its_service_account_if_it_is_for_the_service_and_has_not_expired() {
+        let (_file, callers) = callers(
+            "callers: [{subject: apps/web, namespaces: [apps]}, {subject: 'dns:a.example', namespaces: [shop]}]",
+        );
+        let callers = callers.unwrap();
+        let [key, other] = [(); 2].map(|()| KeyPair::generate().unwrap());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let claims = |audience: &str, issuer: &str, expires: u64, subject: &str| serde_json::json!({"aud": [audience], "iss": issuer, "exp": expires, "sub": subject});
+        let (audience, issuer, subject) =
+            (SERVICE_AUDIENCE, "https://issuer", "system:serviceaccount:apps:web");
+        let good = sign(&key, &claims(audience, issuer, now + 600, subject));
+        assert_eq!(callers.check(&[], &good, b"apps"), Err(NotPermitted::Token), "no keys have come");
+        let point = |range: std::ops::Range<usize>| URL_SAFE_NO_PAD.encode(&key.public_key_raw()[range]);
+        let jwk = serde_json::json!({"kty": "EC", "crv": "P-256", "alg": "ES256", "kid": "a", "x": point(1..33), "y": point(33..65)});
+        let jwks = serde_json::json!({"keys": [jwk]}).to_string();
+        callers.set_keys(TokenKeys { issuer: issuer.to_owned(), jwks });
+        assert_eq!(callers.check(&[], &good, b"apps"), Ok(()));
+        assert!(matches!(callers.check(&[], &good, b"shop"), Err(NotPermitted::Domain { .. })));
+        for (key, claims, what) in [
+            (&key, claims("sluice.dev", issuer, now + 600, subject), "another audience"),
+            (&key, claims(audience, "https://other", now + 600, subject), "another issuer"),
+            (&key, claims(audience, issuer, now - 600, subject), "expired"),
+            (&key, claims(audience, issuer, now + 600, "apps:web"), "no service account"),
+            (&other, claims(audience, issuer, now + 600, subject), "another key"),
+        ] {
+            assert_eq!(callers.check(&[], &sign(key, &claims), b"apps"), Err(NotPermitted::Token), "{what}");
+        }
+        let account = claims(audience, issuer, now + 600, "system:serviceaccount:apps:other");
+        let unknown = Err(NotPermitted::Unknown("apps/other".to_owned()));
+        assert_eq!(callers.check(&[], &sign(&key, &account), b"apps"), unknown);
+        // A gateway may pass on what its client has sent: its own certificate comes first.
+        let names = ["dns:a.example".to_owned()];
+        assert_eq!(callers.check(&names, &sign(&other, &account), b"shop"), Ok(()));
     }
 
     #[test]

@@ -6,11 +6,11 @@ use http::{HeaderMap, HeaderName};
 use prost_types::{ListValue, Struct, Value, value::Kind};
 use sluice_config::charged::CHARGED;
 use sluice_config::descriptor::{Pair, RateUnit};
-use sluice_engine::Engine;
 use sluice_engine::descriptors::{
     Answer, CurrentLimit as Limit, Descriptor, Hits, Outcome, OverrideRate, Question, Status,
 };
 use sluice_engine::trace::RequestSpan;
+use sluice_engine::{Engine, Refused};
 use smallvec::SmallVec;
 use tonic::Code;
 
@@ -52,6 +52,9 @@ pub enum RlsError {
     /// It has more descriptors than a gateway makes.
     #[error("a question has at most {MAX_DESCRIPTORS} descriptors")]
     TooManyDescriptors,
+    /// Its descriptors meet more limits than one question may.
+    #[error("the descriptors meet too many limits: ask about fewer, or remove limits of the domain")]
+    TooManyLimits,
     /// There are no rules yet.
     #[error("no rate limit configuration loaded")]
     NoConfiguration,
@@ -119,7 +122,10 @@ impl Rls {
             is_shadow: self.options.shadow || self.options.quota,
             headers,
         };
-        let answer = self.engine.check(&question).await.map_err(|_| RlsError::NoConfiguration)?;
+        let answer = self.engine.check(&question).await.map_err(|refused| match refused {
+            Refused::TooManyLimits => RlsError::TooManyLimits,
+            Refused::NoPolicies | Refused::AmbiguousPath => RlsError::NoConfiguration,
+        })?;
         Ok((self.response(request, &answer), answer))
     }
 

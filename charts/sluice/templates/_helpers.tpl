@@ -220,7 +220,7 @@ Refuses values of the service that contradict each other.
     {{- fail (printf "service.tls.existingSecret is your own certificate, but service.tls.issuer is %s: set service.tls.issuer=Secret too" $tls.issuer) }}
   {{- end }}
   {{- range $service.callers }}
-    {{- if and (hasPrefix "spiffe://" .subject) (not $clientCA) }}
+    {{- if and (or (contains "://" .subject) (hasPrefix "dns:" .subject)) (not $clientCA) }}
       {{- fail (printf "service.callers names %s, whom only a client certificate can prove: set service.tls.clientCA.existingSecret to a Secret with ca.crt" .subject) }}
     {{- end }}
   {{- end }}

@@ -79,8 +79,10 @@ impl RlsMatch {
         let domain = &self.domain;
         let is_own =
             domain.strip_prefix(namespace).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        // A domain that is granted belongs to those namespaces alone, also if one is called like it.
+        let is_listed = installation.domains.contains_key(domain);
         // A manifest need not name its namespace.
-        if namespace.is_empty() || is_own || installation.grants(domain, namespace) {
+        if namespace.is_empty() || is_own && !is_listed || installation.grants(domain, namespace) {
             return;
         }
         at.at("domain").violation_of(

@@ -155,7 +155,7 @@ impl RateLimitPolicySpec {
         name: String,
     ) -> (Option<CompiledPolicy>, PodSelection) {
         let by = EnforcedBy::new(&self.enforced_by);
-        self.check_enforcers(at, by);
+        self.check_enforcers(at, by, &namespace);
         let pods = if by.sidecar { self.pods(at) } else { PodSelection::Targets(Vec::new()) };
         let client_address = self.client_address.as_ref();
         let client_address = client_address.map(|address| address.compile(&at.at("clientAddress")));
@@ -208,7 +208,7 @@ impl RateLimitPolicySpec {
     }
 
     /// Checks what depends on who enforces the policy.
-    fn check_enforcers(&self, at: &Field<'_>, by: EnforcedBy) {
+    fn check_enforcers(&self, at: &Field<'_>, by: EnforcedBy, namespace: &str) {
         let has_rls =
             || self.limits.iter().flat_map(|limit| &limit.selection.matches).any(|entry| entry.rls.is_some());
         if by.service && by.sidecar && !has_rls() {
@@ -222,6 +222,20 @@ impl RateLimitPolicySpec {
             ("targetRefs", !self.target_refs.is_empty()),
             ("concurrency", !self.concurrency.is_empty()),
         ];
+        let is_own = |domain: &str| {
+            let rest = domain.strip_prefix(namespace);
+            namespace.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let mut domains = self
+            .limits
+            .iter()
+            .flat_map(|limit| &limit.selection.matches)
+            .filter_map(|entry| entry.rls.as_ref());
+        if self.store_ref.is_some() && domains.any(|rls| !is_own(&rls.domain)) {
+            at.at("storeRef").violation(
+                "is not allowed with a domain that is not the namespace's own, because a question waits for all stores: remove it",
+            );
+        }
         for (field, _) in are_set.into_iter().filter(|(_, is_set)| *is_set && !by.sidecar) {
             at.at(field).violation(
                 "is for sidecars, which do not enforce this policy: add Sidecar to spec.enforcedBy, or remove it",

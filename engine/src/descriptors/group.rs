@@ -15,6 +15,9 @@ use crate::limit::active::{ActivePolicy, Effect};
 use crate::limit::index::LimitIndex;
 use crate::limit::snapshot::Snapshot;
 
+/// Most counters of a question: descriptors times the limits that count each.
+pub(super) const MAX_CHECKED: usize = 1024;
+
 /// A counter that is checked.
 #[derive(Debug)]
 pub(super) struct Checked {
@@ -28,6 +31,8 @@ pub(super) struct Checked {
     /// Whether the rule is in Shadow.
     pub(super) is_observed: bool,
     pub(super) gives_back: bool,
+    /// Whether its hits were used already.
+    pub(super) is_used: bool,
     /// Whether a policy has the limit, and not a domain of ratelimit's configuration.
     pub(super) is_of_policy: bool,
     /// Position of the store that has the counter.
@@ -121,6 +126,7 @@ pub(super) fn group(
             is_quota,
             is_observed,
             gives_back: matches!(descriptor.hits, Hits::GivenBack(_)),
+            is_used: matches!(descriptor.hits, Hits::Used(_)),
             is_of_policy: false,
             store: policy.store,
             layer: 0,
@@ -143,6 +149,11 @@ impl Groups {
         }
     }
 
+    /// Returns the number of counters.
+    pub(super) fn len(&self) -> usize {
+        self.asked.len() + self.observed.len() + self.used.len() + self.given_back.len()
+    }
+
     /// Puts those that are checked together into their order.
     pub(super) fn sorted(mut self) -> Self {
         self.asked.sort_by_key(|checked| (checked.layer, checked.store));
@@ -159,6 +170,10 @@ impl Groups {
         statuses: &mut [Status],
     ) {
         for &(position, number) in limits {
+            // The question is refused then.
+            if self.len() > MAX_CHECKED {
+                return;
+            }
             let policy = &snapshot.policies[usize::from(position)];
             let prepared = &policy.prepared.limits[usize::from(number)];
             let base = LimitIndex { policy: position, limit: number, rates: 0 };
@@ -214,6 +229,7 @@ impl Groups {
                     is_quota: false,
                     is_observed,
                     gives_back: matches!(descriptor.hits, Hits::GivenBack(_)),
+                    is_used: matches!(descriptor.hits, Hits::Used(_)),
                     is_of_policy: true,
                     store: policy.store,
                     layer: 0,

@@ -80,7 +80,7 @@ impl MatchedLimits {
                     }
                     // The service has counted the request, because the gateway before the pod has asked it.
                     (Identified::Counted { key, .. }, _)
-                        if charged.has(secret, &policy.prepared.limits[l].scope, key) => {}
+                        if charged.take(secret, &policy.prepared.limits[l].scope, key, &snapshot.taken) => {}
                     (Identified::Counted { key, rates, cost }, effect) => {
                         index.rates = if limit.is_boosted() { BOOSTED } else { rates };
                         if let Some(settlement) = &limit.settlement {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use http::HeaderName;
-use sluice_config::charged::CHARGED;
+use sluice_config::charged::{CHARGED, TakenCodes};
 use sluice_config::message::{MAX_SHADOW_DENIED, ShadowDenied};
 use sluice_config::path::Readings;
 use sluice_config::policy::AmbiguousPaths;
@@ -43,6 +43,8 @@ pub(crate) struct Snapshot {
     places: Arc<[(u16, u16)]>,
     /// The headers with which limits mark requests. Those of clients are removed.
     pub(crate) mark_headers: Arc<[HeaderName]>,
+    /// The codes of marks that requests have shown.
+    pub(crate) taken: Arc<TakenCodes>,
     /// Whether all requests are rejected, because no policies have been received yet.
     pub(crate) denies_all: bool,
     /// Whether any policy refuses requests whose path can be read in several ways.
@@ -98,6 +100,7 @@ impl Snapshot {
             index,
             places,
             mark_headers,
+            taken: Arc::default(),
             denies_all: false,
             rejects_ambiguous_paths,
         }
@@ -108,12 +111,17 @@ impl Snapshot {
         self.policies.iter().any(|policy| policy.prepared.accepts_proxy_protocol(peer))
     }
 
+    /// Returns the snapshot with the codes that requests have shown before it.
+    pub(crate) fn continuing(self, before: &Self) -> Self {
+        Self { taken: before.taken.clone(), ..self }
+    }
+
     /// Creates a snapshot with the same policies and other stores.
     pub(crate) fn with_stores(&self, stores: Vec<(LimiterHandle, KeySecret)>) -> Self {
         let (policies, index, places) = (self.policies.clone(), self.index.clone(), self.places.clone());
         let (mark_headers, domains) = (self.mark_headers.clone(), self.domains.clone());
-        let described = self.described.clone();
-        Self { stores, policies, domains, described, index, places, mark_headers, ..*self }
+        let (described, taken) = (self.described.clone(), self.taken.clone());
+        Self { stores, policies, domains, described, index, places, mark_headers, taken, ..*self }
     }
 
     /// Returns policy and limit of those that may apply to a request, in their order.

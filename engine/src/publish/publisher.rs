@@ -82,7 +82,7 @@ impl Publisher {
             runtime.spawn(self.clone().switch_store(name, starting));
         });
         self.0.published.store(true, Ordering::Release);
-        self.0.current.set(Snapshot::new(chosen, active));
+        self.0.current.set(Snapshot::new(chosen, active).continuing(&self.current()));
         metrics.set_active(accepted.iter().map(|(uid, policy)| (uid.as_str(), policy.as_ref())));
         self.report_replicas();
         metrics.unlimited.set(0);

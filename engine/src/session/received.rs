@@ -40,10 +40,11 @@ impl Received {
         references.filter(|hash| !self.blobs.contains(hash)).collect()
     }
 
-    /// Returns how much content there is still room for, in bytes. There is room for all tables that a pod may have, before
-    /// and after a change.
+    /// Returns how much content there is still room for, in bytes. There is room for all tables that a namespace may have, before
+    /// and after a change, and so for each.
     pub(crate) fn room(&self) -> usize {
-        (2 * MAX_OVERRIDES).saturating_sub(self.blobs.size())
+        let namespaces = self.policies.as_ref().map_or(1, |policies| policies.namespaces().max(1));
+        (3 * MAX_OVERRIDES * namespaces).saturating_sub(self.blobs.size())
     }
 
     /// Records that there is no room for content.

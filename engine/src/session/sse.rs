@@ -2,7 +2,7 @@
 //! bounded, so that a faulty operator cannot exhaust the memory of the pod.
 
 /// Maximum length of a line, and of the data of one event, in bytes.
-const MAX_LENGTH: usize = 32 << 20;
+const MAX_LENGTH: usize = 256 << 20;
 
 /// A complete event.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 //! policy never displaces an active one. A nacked candidate is tried again whenever something else has
 //! changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
@@ -20,6 +20,9 @@ use crate::publish::fit::IdentifiedPolicy;
 
 #[cfg(test)]
 mod tests;
+
+/// Longest reason of a nack in a report, in characters.
+const MAX_REASON: usize = 500;
 
 /// The policies of the pod, each with its active version and its newest one.
 #[derive(Debug, Default)]
@@ -76,7 +79,9 @@ impl PolicyVersions {
     pub(crate) fn activate(&mut self, check_fit: impl Fn(&[IdentifiedPolicy]) -> Result<(), Nack>) {
         let (edits, new) = self.candidates();
         // Some edits fit only together, such as two policies that swap their modes.
-        self.activate_together(&edits, &check_fit);
+        for of_namespace in self.by_namespace(&edits) {
+            self.activate_together(&of_namespace, &check_fit);
+        }
         // An edit that is activated may leave room for one that was tried before it. A new policy never does.
         while self.try_each(&edits, &check_fit) {}
         self.try_each(&new, &check_fit);
@@ -99,17 +104,41 @@ impl PolicyVersions {
         (uids(edits), uids(new))
     }
 
-    /// Activates the candidates of these policies if all of them fit together.
+    /// Divides policies with candidates by their namespaces.
+    fn by_namespace(&self, uids: &[PolicyUid]) -> Vec<Vec<PolicyUid>> {
+        let mut namespaces = BTreeMap::<&str, Vec<_>>::new();
+        for uid in uids {
+            let candidate = self.0.get(uid).and_then(|versions| versions.candidate.as_ref());
+            if let Some(candidate) = candidate {
+                namespaces.entry(&candidate.prepared.namespace).or_default().push(uid.clone());
+            }
+        }
+        namespaces.into_values().collect()
+    }
+
+    /// Returns the number of namespaces with policies.
+    pub(crate) fn namespaces(&self) -> usize {
+        let versions = self.0.values().flat_map(|versions| [&versions.active, &versions.candidate]);
+        versions.flatten().map(|version| version.prepared.namespace.as_str()).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Activates the candidates of these policies, which are of one namespace, if all of them fit together.
     fn activate_together(
         &mut self,
         uids: &[PolicyUid],
         check_fit: &impl Fn(&[IdentifiedPolicy]) -> Result<(), Nack>,
     ) {
+        if uids.len() < 2 {
+            return;
+        }
+        let namespace =
+            uids.first().and_then(|uid| Some(&self.0.get(uid)?.candidate.as_ref()?.prepared.namespace));
         let policies = self.0.iter().filter_map(|(uid, versions)| {
             let candidate = versions.candidate.as_ref().filter(|_| uids.contains(uid));
-            Some((uid.clone(), candidate.or(versions.active.as_ref())?.prepared.clone()))
+            let prepared = &candidate.or(versions.active.as_ref())?.prepared;
+            (Some(&prepared.namespace) == namespace).then(|| (uid.clone(), prepared.clone()))
         });
-        if uids.len() < 2 || check_fit(&policies.collect::<Vec<_>>()).is_err() {
+        if check_fit(&policies.collect::<Vec<_>>()).is_err() {
             return;
         }
         for (_, versions) in self.0.iter_mut().filter(|(uid, _)| uids.contains(uid)) {
@@ -132,9 +161,16 @@ impl PolicyVersions {
     ) -> bool {
         let mut activated = false;
         for uid in uids {
-            let mut policies: Vec<_> = self.active_unordered().filter(|(other, _)| other != uid).collect();
+            let Some(candidate) = self.0.get_mut(uid).and_then(|versions| versions.candidate.take()) else {
+                continue;
+            };
+            // Policies of other namespaces leave it its room.
+            let namespace = &candidate.prepared.namespace;
+            let beside =
+                |other: &PolicyUid, policy: &PreparedPolicy| other != uid && policy.namespace == *namespace;
+            let others = self.active_unordered().filter(|(other, policy)| beside(other, policy));
+            let mut policies: Vec<_> = others.collect();
             let Some(versions) = self.0.get_mut(uid) else { continue };
-            let Some(candidate) = versions.candidate.take() else { continue };
             policies.push((uid.clone(), candidate.prepared.clone()));
             match check_fit(&policies) {
                 Ok(()) => {
@@ -176,9 +212,10 @@ impl PolicyVersions {
     pub(crate) fn report(&self) -> BTreeMap<PolicyUid, PolicyReport> {
         let reports = self.0.iter().filter_map(|(uid, versions)| {
             let report = match (&versions.nacked, &versions.active) {
-                (Some((hash, nack)), _) => {
-                    PolicyReport::Nacked { hash: hash.clone(), reason: nack.0.clone() }
-                }
+                (Some((hash, nack)), _) => PolicyReport::Nacked {
+                    hash: hash.clone(),
+                    reason: nack.0.chars().take(MAX_REASON).collect(),
+                },
                 (None, Some(version)) => PolicyReport::Applied {
                     hash: version.prepared.hash.clone(),
                     untrusted_proxy: version.prepared.untrusted_proxy(),

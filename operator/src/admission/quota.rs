@@ -53,7 +53,7 @@ impl Growth {
 
     fn new(old: Option<&Usage>, new: &Usage) -> Self {
         // With other pods, the policy is new for some pods.
-        let same = old.filter(|old| old.pods == new.pods);
+        let same = old.filter(|old| old.pods == new.pods && old.by_service == new.by_service);
         same.map_or(Self::ALL, |old| Self {
             limits: new.limits > old.limits,
             enforced_for_all: new.enforced_for_all > old.enforced_for_all,
@@ -111,15 +111,29 @@ impl Quotas {
         let likely: Vec<_> = namespace.selector.alternatives().iter().map(likely_labels).collect();
         let mut pods = namespace.pods.iter().chain(&likely);
         let by_labels = pods.find_map(|labels| {
-            self.exceeded_by_pod(new, growth, |_, selector| selector.matches(labels), namespace)
+            self.exceeded_by_pod(
+                new,
+                growth,
+                |_, selector| selector.matches(labels),
+                namespace,
+                Usage::pods_text,
+            )
         });
         // The pods of a workload that does not exist yet have no known labels.
         let by_target = || {
             new.targets().iter().find_map(|target| {
-                self.exceeded_by_pod(new, growth, |usage, _| usage.targets().contains(target), namespace)
+                let selects = |usage: &Usage, _: &PodSelector| usage.targets().contains(target);
+                self.exceeded_by_pod(new, growth, selects, namespace, Usage::pods_text)
             })
         };
-        by_labels.or_else(by_target)
+        // The service has the policies of all namespaces, and each namespace as much room as in a pod.
+        let by_service = || {
+            let text = |_: &Usage| "the service".to_owned();
+            new.by_service
+                .then(|| self.exceeded_by_pod(new, growth, |usage, _| usage.by_service, namespace, text))
+                .flatten()
+        };
+        by_labels.or_else(by_target).or_else(by_service)
     }
 
     /// Returns how a pod exceeds a quota that has the new policy and the others that select it.
@@ -129,6 +143,7 @@ impl Quotas {
         growth: Growth,
         selects: impl Fn(&Usage, &PodSelector) -> bool,
         namespace: &Namespace,
+        of: impl Fn(&Usage) -> String,
     ) -> Option<String> {
         let others = namespace.usages.iter().filter(|(usage, _)| usage.name != new.name);
         let others = others.filter(|(usage, selector)| selects(usage, selector)).map(|(usage, _)| usage);
@@ -141,7 +156,7 @@ impl Quotas {
         let of_pods = || {
             let policies =
                 if all.len() == 1 { "1 policy".to_owned() } else { format!("{} policies", all.len()) };
-            format!("{} would have {policies}", new.pods_text())
+            format!("{} would have {policies}", of(new))
         };
         if growth.enforced_for_all && enforced_for_all > MAX_COUNTERS {
             return Some(format!(

@@ -14,6 +14,7 @@ use axum::{Extension, Json, Router};
 use jiff::Timestamp;
 use sluice_config::message::{BLOBS_PATH, REPORTS_PATH, Report, SESSION_HEADER, STREAM_PATH, VERSION};
 use sluice_config::policy::BlobHash;
+use sluice_crds::policy::Enforcer;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
@@ -28,8 +29,10 @@ use crate::distribution::token_keys::{TokenKeys, Verdict};
 use crate::metrics::Metrics;
 use crate::service_account::ServiceAccount;
 
-/// Maximum size of a report, in bytes. Reports contain hashes and reasons only.
+/// Maximum size of a report, in bytes. Reports contain hashes and reasons only. The service reports about the policies of all
+/// namespaces.
 const MAX_REPORT: usize = 256 << 10;
+const MAX_SERVICE_REPORT: usize = 16 << 20;
 /// Time in which a report must arrive.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of sessions of one replica.
@@ -80,7 +83,7 @@ pub fn router(
     Router::new()
         .route(STREAM_PATH, get(begin_session))
         .route(&format!("{BLOBS_PATH}{{hash}}"), get(blob))
-        .route(REPORTS_PATH, post(report).layer(DefaultBodyLimit::max(MAX_REPORT)))
+        .route(REPORTS_PATH, post(report).layer(DefaultBodyLimit::disable()))
         .with_state(Control { keys, client, pods, hub, metrics, service, reviews: Reviews::new() })
 }
 
@@ -232,10 +235,14 @@ async fn report(
     request: Request,
 ) -> Response {
     // Nothing is read for strangers.
-    if !session_of(request.headers()).is_some_and(|name| control.hub.has_session(name)) {
-        return session_has_ended();
-    }
+    let enforcer = session_of(request.headers()).and_then(|name| control.hub.enforcer(name));
+    let max = match enforcer {
+        None => return session_has_ended(),
+        Some(Enforcer::Sidecar) => MAX_REPORT,
+        Some(Enforcer::Service) => MAX_SERVICE_REPORT,
+    };
     place.is_sidecar();
+    let request = request.map(|body| Body::new(http_body_util::Limited::new(body, max)));
     let received = tokio::time::timeout(REPORT_TIMEOUT, Json::<Report>::from_request(request, &()));
     let report = match received.await {
         Ok(Ok(Json(report))) => report,

@@ -3,6 +3,7 @@
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use sluice_crds::Violation;
+use sluice_crds::violation::Kind;
 
 use crate::distribution::publication::{Blob, Publication};
 use crate::object_key::PolicyKey;
@@ -40,6 +41,10 @@ pub fn publish(
             Outcome::Published { .. } => {}
             Outcome::Unread(_) => context.hub.keep_published(&uid, key),
             Outcome::Unresolved(_) | Outcome::Invalid(_) => {
+                if is_not_granted(&outcome) {
+                    // What others ask about the domain must not be denied by a policy that may not name it any more.
+                    context.hub.take_from_service(&uid, key);
+                }
                 context.hub.keep_published(&uid, key);
                 follow_targets(context, key, &uid);
             }
@@ -47,6 +52,12 @@ pub fn publish(
         Ok(outcome)
     });
     outcome.transpose()
+}
+
+/// Reports whether a policy names a domain that its namespace may not name.
+fn is_not_granted(outcome: &Outcome) -> bool {
+    let Outcome::Invalid(violations) = outcome else { return false };
+    violations.iter().any(|violation| violation.kind == Kind::DomainNotGranted)
 }
 
 /// Publishes a valid edit whose references are resolved.

@@ -4,9 +4,12 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use sluice_tests::authority::Authority;
 use sluice_tests::client::get_many;
 use sluice_tests::node::{Load, SYSTEM, Shop, apply, install, kubectl, run};
 use sluice_tests::wait::until;
+
+use crate::service::{Envoy, enable};
 
 /// Returns the number of pods that are ready on each node.
 fn ready_pods(namespace: &str, selector: &str) -> BTreeMap<String, usize> {
@@ -29,6 +32,8 @@ const OPERATOR: &str = "app.kubernetes.io/component=operator";
 async fn e2e_n_is_n_while_a_node_is_drained_and_after_another_one_has_died() {
     const N: usize = 3000;
     install();
+    let authority = Authority::new();
+    enable(&authority, "nodes");
     // A replica for each node.
     kubectl(&format!("-n {SYSTEM} scale deployment/sluice-operator --replicas=3"));
     let shop = Shop::open("nodes");
@@ -61,8 +66,17 @@ async fn e2e_n_is_n_while_a_node_is_drained_and_after_another_one_has_died() {
     assert_eq!(ready_pods("nodes", "app=web").len(), 3);
     let address = shop.address("web");
 
+    apply(
+        "{apiVersion: sluice.dev/v1alpha1, kind: RateLimitPolicy, metadata: {name: edge, namespace: nodes}, spec: {\
+           enforcedBy: [Service], limits: [{name: l, rates: [{requests: 100000, per: 8784h}], \
+           matches: [{rls: {domain: nodes, entries: [{key: client}]}}], key: {parts: [{descriptor: {key: client}}]}}]}}",
+    );
+    shop.wait_for("edge", "Programmed", "True Programmed").await;
+    let gateway = Envoy::start("nodes", &address, &authority).await;
+
     // A voluntary disruption loses nothing.
     let load = Load::start(&address);
+    let through = Load::start_as(&gateway.address, "gateway");
     kubectl(&format!("drain {drained} --ignore-daemonsets --delete-emptydir-data --force --timeout=180s"));
     until("the drained pods are ready elsewhere", async || {
         let moved = |nodes: BTreeMap<String, usize>| {
@@ -73,6 +87,8 @@ async fn e2e_n_is_n_while_a_node_is_drained_and_after_another_one_has_died() {
     .await;
     shop.wait_for("p", "Ready", "True Ready").await;
     load.expect_exactly(N).await;
+    through.expect_no_loss().await;
+    assert_eq!(gateway.errors().await, 0, "questions without an answer");
     kubectl(&format!("uncordon {drained}"));
 
     // Requests that the dying node has are lost, and those that it is sent until Kubernetes notices its death.
@@ -89,6 +105,11 @@ async fn e2e_n_is_n_while_a_node_is_drained_and_after_another_one_has_died() {
     shop.wait_for("p", "Ready", "True Ready").await;
     until("the Service does not lead to the dead node", async || {
         let tally = get_many(&address, 30, 6, &[("x-client", "probe")]).await;
+        (tally.count(200) == 30).then_some(())
+    })
+    .await;
+    until("the gateway does not ask the dead node", async || {
+        let tally = get_many(&gateway.address, 30, 6, &[("x-client", "probe")]).await;
         (tally.count(200) == 30).then_some(())
     })
     .await;

@@ -7,23 +7,27 @@ use base64::Engine as _;
 use serde_json::json;
 use sluice_tests::authority::Authority;
 use sluice_tests::client::{get, get_many};
-use sluice_tests::node::{Load, SYSTEM, Shop, apply, install, kubectl, upgrade};
-use sluice_tests::process::{Process, free_port};
+use sluice_tests::node::{Load, SYSTEM, Shop, apply, install, kubectl, run, upgrade};
+use sluice_tests::process::{Process, binary, free_port};
 use sluice_tests::wait::until;
 use tempfile::TempDir;
 
 const GATEWAY: &str = "spiffe://cluster.local/ns/gateways/sa/envoy";
 
 /// Envoy as a process of this host, which can reach the cluster's addresses.
-struct Envoy {
+pub(crate) struct Envoy {
     _process: Process,
     _folder: TempDir,
-    address: String,
+    /// Address of the listener.
+    pub(crate) address: String,
     admin: String,
 }
 
 impl Envoy {
-    async fn start(domain: &str, application: &str, service: &str, authority: &Authority) -> Self {
+    /// Starts it in front of a Service of a cluster, whose address this is, and lets it ask about a domain.
+    pub(crate) async fn start(domain: &str, application: &str, authority: &Authority) -> Self {
+        let application = application.split(':').next().unwrap();
+        let service = address_of("sluice-service");
         let envoy = std::env::var("SLUICE_ENVOY").expect("SLUICE_ENVOY is the path of Envoy: run `make e2e`");
         let folder = tempfile::tempdir().unwrap();
         let (certificate, key) = authority.issue_uri(GATEWAY);
@@ -36,7 +40,7 @@ impl Envoy {
         let yaml = include_str!("envoy.yaml")
             .replace("@DOMAIN@", domain)
             .replace("@APPLICATION@", application)
-            .replace("@SERVICE@", service)
+            .replace("@SERVICE@", &service)
             .replace("@FOLDER@", &folder.path().display().to_string())
             .replace("@LISTEN@", &listen.to_string())
             .replace("@ADMIN@", &admin.to_string());
@@ -56,7 +60,7 @@ impl Envoy {
     }
 
     /// Returns the number of questions that had no answer.
-    async fn errors(&self) -> u64 {
+    pub(crate) async fn errors(&self) -> u64 {
         let text = get(&self.admin, "/stats?filter=ratelimit.error", &[]).await.body;
         text.lines().filter_map(|line| line.rsplit_once(": ")?.1.parse::<u64>().ok()).sum()
     }
@@ -69,6 +73,23 @@ fn secret(name: &str, field: &str) -> String {
 
 fn address_of(service: &str) -> String {
     kubectl(&format!("-n {SYSTEM} get service {service} -o jsonpath={{.spec.clusterIP}}")).trim().to_owned()
+}
+
+/// Switches the service on, and lets the gateway ask about a namespace.
+pub(crate) fn enable(authority: &Authority, namespace: &str) {
+    let values = tempfile::tempdir().unwrap();
+    let ca = base64::engine::general_purpose::STANDARD.encode(authority.pem());
+    let metadata = json!({"name": "gateways", "namespace": SYSTEM});
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"ca.crt": ca}});
+    apply(&secret.to_string());
+    let file = values.path().join("values.yaml");
+    let service = json!({
+        "enabled": true,
+        "tls": {"clientCA": {"existingSecret": "gateways"}},
+        "callers": [{"subject": GATEWAY, "namespaces": [namespace]}],
+    });
+    std::fs::write(&file, json!({"service": service}).to_string()).unwrap();
+    upgrade(&["--values", file.to_str().unwrap(), "--wait", "--timeout", "5m"]);
 }
 
 /// Applies the policy of the gateway and the sidecars.
@@ -93,6 +114,23 @@ spec:
     ));
 }
 
+/// The service needs nothing of the API server.
+fn has_no_rights() {
+    let account = format!("system:serviceaccount:{SYSTEM}:sluice-service");
+    for (verb, resource) in [
+        ("get", "secrets"),
+        ("list", "pods"),
+        ("get", "configmaps"),
+        ("get", "ratelimitpolicies.sluice.dev"),
+        ("create", "tokenreviews.authentication.k8s.io"),
+        ("create", "events"),
+    ] {
+        let arguments = ["auth", "can-i", verb, resource, "--all-namespaces", "--as", &account];
+        let (_, answer) = run("kubectl", &arguments, "");
+        assert!(answer.trim_end().ends_with("no"), "{verb} {resource}: {answer}");
+    }
+}
+
 fn rollout(workload: &str) {
     kubectl(&format!("-n {SYSTEM} rollout status {workload} --timeout=180s"));
 }
@@ -108,25 +146,17 @@ async fn e2e_a_gateway_and_sidecars_enforce_one_policy_through_failures() {
     assert!(message.contains("service.enabled"), "{message}");
 
     let authority = Authority::new();
-    let values = tempfile::tempdir().unwrap();
-    let ca = base64::engine::general_purpose::STANDARD.encode(authority.pem());
-    apply(&json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "gateways", "namespace": SYSTEM}, "data": {"ca.crt": ca}}).to_string());
-    let file = values.path().join("values.yaml");
-    let service = json!({
-        "enabled": true,
-        "tls": {"clientCA": {"existingSecret": "gateways"}},
-        "callers": [{"subject": GATEWAY, "namespaces": ["edge"]}],
-    });
-    std::fs::write(&file, json!({"service": service}).to_string()).unwrap();
-    upgrade(&["--values", file.to_str().unwrap(), "--wait", "--timeout", "5m"]);
+    enable(&authority, "edge");
     shop.wait_for("p", "Programmed", "True Programmed").await;
+    let (ok, text) = run("helm", &["test", "sluice", "--namespace", SYSTEM, "--logs"], "");
+    assert!(ok && text.contains("sluice-service.sluice-system.svc:8081 answers gateways"), "{text}");
+    has_no_rights();
     let message = shop.wait_for("p", "Ready", "Unknown NoChecksYet").await;
     assert!(message.contains(&format!("sluice-service.{SYSTEM}.svc:8081")), "{message}");
     eprintln!("{}", kubectl("-n edge get ratelimitpolicies.sluice.dev p -o wide"));
 
     let application = shop.address("web");
-    let ip = application.split(':').next().unwrap();
-    let envoy = Envoy::start("edge", ip, &address_of("sluice-service"), &authority).await;
+    let envoy = Envoy::start("edge", &application, &authority).await;
     // 3 N through the gateway and then a sidecar: each request counts once.
     let tally = get_many(&envoy.address, 3 * N, 8, &[("x-client", "chained")]).await;
     assert_eq!((tally.count(200), tally.count(429)), (N, 2 * N), "{tally:?}");
@@ -164,6 +194,18 @@ async fn e2e_a_gateway_and_sidecars_enforce_one_policy_through_failures() {
     shop.wait_for("p", "Programmed", "True Programmed").await;
     let tally = get_many(&envoy.address, 20, 4, &[("x-client", "carol")]).await;
     assert_eq!((tally.count(200), tally.count(429)), (7, 13), "{tally:?}");
+    // Another certificate of the same authority.
+    let certificate = secret("sluice-service-tls", "tls\\.crt");
+    kubectl(&format!("-n {SYSTEM} delete secret sluice-service-tls"));
+    until("the operator has issued another certificate", async || {
+        let name = "secret/sluice-service-tls";
+        let (found, _) = run("kubectl", &["-n", SYSTEM, "get", name], "");
+        (found && secret("sluice-service-tls", "tls\\.crt") != certificate).then_some(())
+    })
+    .await;
+    let sluice = binary("sluice");
+    let (ok, text) = run(sluice.to_str().unwrap(), &["status", "-n", SYSTEM, "--callers"], "");
+    assert!(ok && text.contains(GATEWAY), "{text}");
     load.expect_no_loss().await;
     assert_eq!(envoy.errors().await, 0, "questions without an answer");
 

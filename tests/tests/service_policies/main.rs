@@ -5,8 +5,8 @@ mod caller;
 use std::path::Path;
 
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
-use kube::api::PostParams;
+use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
+use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 use sluice_service::messages::OVER_LIMIT;
 use sluice_tests::authority::Authority;
@@ -308,4 +308,46 @@ async fn a_caller_is_known_by_the_token_of_its_service_account_and_by_no_other_t
     let stranger = Service::start(&system, &stranger, &operator, &authority, &callers).await;
     until("the operator refuses it", async || stranger.process.output().contains("403").then_some(())).await;
     assert_ne!(get(&stranger.admin, "/readyz", &[]).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_policies_of_the_example_are_enforced() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let (plane, redis, authority) = (ControlPlane::shared().await, Redis::start().await, Authority::new());
+    let control_url = format!("https://127.0.0.1:{}", free_port());
+    let arguments = ["--service-account=default"];
+    let operator = Operator::start_with(plane, "example-system", &redis.url, &control_url, &arguments).await;
+    let system = system(plane, "example-system").await;
+    // The example names its namespace, whose domains it uses.
+    let shop = TestNamespace { client: plane.client().await, name: "shop".to_owned() };
+    let namespace = serde_json::from_value(json!({"metadata": {"name": "shop"}})).unwrap();
+    Api::<Namespace>::all(shop.client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/service-both.yaml");
+    let mut names = Vec::new();
+    for document in std::fs::read_to_string(file).unwrap().split("\n---\n") {
+        let policy: Value = serde_saphyr::from_str(document).unwrap();
+        let name = policy["metadata"]["name"].as_str().unwrap().to_owned();
+        shop.apply(&name, policy["spec"].clone()).await.unwrap();
+        names.push(name);
+    }
+    assert_eq!(names, ["budget", "edge"]);
+    let callers = json!([{"subject": GATEWAY, "namespaces": ["shop"]}]);
+    let pod = service_pod(&system, "sluice-service-1").await;
+    let mut service = Service::start(&system, &pod, &operator, &authority, &callers).await;
+    service.is_ready().await;
+    shop.wait_for("edge", "Programmed", "True Programmed").await;
+    let mut gateway = Caller::connect(service.grpc, &authority, Some(GATEWAY)).await;
+    let mut admitted = 0;
+    for _ in 0..15 {
+        let login = [("route", "login"), ("remote_address", "192.0.2.7")];
+        admitted += usize::from(gateway.ask("shop", &login).await.unwrap());
+    }
+    // A sliding window admits as many at most, while the minute changes too.
+    assert_eq!(admitted, 10);
+    for (tenant, is_limited) in [("free-1", true), ("paid-1", false)] {
+        let answer = gateway.answer("shop", &[("tenant", tenant)]).await.unwrap();
+        assert_eq!(answer.statuses[0].current_limit.is_some(), is_limited, "{tenant}");
+    }
+    let customer = gateway.answer("shop", &[("route", "v1"), ("customer", "acme")]).await.unwrap();
+    assert_eq!(customer.statuses[0].current_limit.as_ref().unwrap().requests_per_unit, 600);
 }

@@ -18,7 +18,15 @@ fn quotas() -> Quotas {
 /// Returns the usage of a policy with limits for some requests.
 fn usage(name: &str, app: &str, limits: usize) -> Usage {
     let pods = PodSelection::Labels([Expression::Equal("app".into(), app.into())].into_iter().collect());
-    Usage { name: name.into(), pods, limits, enforced_for_all: 0, shadow_for_all: 0, bytes: 100 }
+    Usage {
+        name: name.into(),
+        pods,
+        by_service: false,
+        limits,
+        enforced_for_all: 0,
+        shadow_for_all: 0,
+        bytes: 100,
+    }
 }
 
 /// Returns a namespace with these policies, in which `new` is created.

@@ -10,6 +10,8 @@ use sluice_crds::policy::{PodSelection, TargetRef};
 pub(super) struct Usage {
     pub(super) name: String,
     pub(super) pods: PodSelection,
+    /// Whether the service enforces it.
+    pub(super) by_service: bool,
     /// All limits.
     pub(super) limits: usize,
     /// Limits for every request that are enforced, and those in Shadow.
@@ -26,6 +28,7 @@ impl Usage {
         Self {
             name: compiled.policy.name.clone(),
             pods: compiled.pods.clone(),
+            by_service: compiled.enforced_by.service,
             limits: limits.len(),
             enforced_for_all: for_all(Mode::Enforce),
             shadow_for_all: for_all(Mode::Shadow),

@@ -106,6 +106,20 @@ impl Hub {
         self.changed();
     }
 
+    /// Records that the newest edit of a policy must not be enforced by the service, nor the one before it.
+    pub fn take_from_service(&self, uid: &str, key: &PolicyKey) {
+        self.keep_published(uid, key);
+        let mut state = self.lock();
+        let Some(policy) = state.policies.get_mut(uid).filter(|policy| policy.enforced_by.service) else {
+            return;
+        };
+        policy.enforced_by.service = false;
+        policy.replicas = Replicas::after_edit(false, Some(&policy.replicas), false);
+        state.wake(&key.namespace, Changed::Policies, |_| true);
+        drop(state);
+        self.changed();
+    }
+
     /// Removes a deleted policy.
     pub fn remove(&self, uid: &str) {
         let mut state = self.lock();

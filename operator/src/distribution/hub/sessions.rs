@@ -107,6 +107,13 @@ impl Hub {
         self.lock().names.contains_key(name)
     }
 
+    /// Returns what enforces policies in the pod of a session; `None` if there is no session of this name.
+    #[must_use]
+    pub fn enforcer(&self, name: &str) -> Option<Enforcer> {
+        let state = self.lock();
+        Some(state.sessions.get(state.names.get(name)?)?.identity.enforcer)
+    }
+
     /// Takes a report. Returns false if the session does not exist.
     pub fn report(&self, report: Report) -> bool {
         let mut state = self.lock();

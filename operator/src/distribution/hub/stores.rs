@@ -26,7 +26,11 @@ impl State {
     pub(super) fn store_held_until(&self, policy: &DistributedPolicy) -> Option<Instant> {
         let namespace = &policy.key.namespace;
         let until = policy.published_at + MAX_HOLD;
-        let is_prepared = || self.stores.source(namespace, &policy.store).of_namespace(namespace).is_some();
+        let is_prepared = || {
+            let by_service = policy.enforced_by.service && policy.store == DEFAULT_STORE;
+            self.stores.source(namespace, &policy.store).of_namespace(namespace).is_some()
+                && (!by_service || self.stores.default.of_service().is_some())
+        };
         (Instant::now() < until && policy.published.is_some() && !is_prepared()).then_some(until)
     }
 }
