@@ -215,10 +215,9 @@ mod tests {
                 }
             }
         }
-        assert!(
-            taken.lock().newer.len() + taken.lock().older.len() < 300,
-            "those that have expired are forgotten"
-        );
+        let held = taken.lock();
+        assert!(held.newer.len() + held.older.len() < 300, "those that have expired are forgotten");
+        drop(held);
         assert!(count(&marks(&[&made(1000, 0)], 1000), &secret, "s", 7), "another sidecar");
     }
 
