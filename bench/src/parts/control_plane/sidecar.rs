@@ -104,7 +104,10 @@ impl Sidecar {
 async fn report(session: &Session, hashes: &BTreeMap<String, PolicyHash>) {
     let applied = hashes.iter().map(|(uid, hash)| {
         let hash = hash.clone();
-        (uid.clone(), PolicyReport::Applied { hash, untrusted_proxy: None, nearly_full: Vec::new(), asked: false })
+        (
+            uid.clone(),
+            PolicyReport::Applied { hash, untrusted_proxy: None, nearly_full: Vec::new(), asked: false },
+        )
     });
     session.try_report(applied, StoreReport::HEALTHY).await;
 }
