@@ -60,7 +60,8 @@ class Runner:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    # One more than there are processors, because most of them wait.
+    parser.add_argument("--jobs", type=int, default=(os.cpu_count() or 1) + 1)
     options, arguments = parser.parse_known_args()
     order = {name: n for n, name in enumerate(LONGEST)}
     binaries = sorted(build(arguments), key=lambda binary: order.get(binary[0], len(order)))

@@ -27,6 +27,8 @@ fn in_pod(test: &str, addresses: &[&str]) {
         true => format!("ip addr add {address}/64 dev eth0 nodad"),
         false => format!("ip addr add {address}/24 dev eth0"),
     }));
+    // An address cannot be reached before both ends of the link have noticed each other.
+    setup.push("until ip link show eth0 | grep -q LOWER_UP; do sleep 0.01; done".to_owned());
     let program = std::env::current_exe().unwrap();
     let script = format!("{} && exec \"$0\" --exact {test} --nocapture", setup.join(" && "));
     let output = Command::new("unshare")
