@@ -74,10 +74,10 @@ HANDLERS = {
 }
 
 
-def serve(port):
+def serve(port, age):
     options = [
-        # Connections end all the time, each with a GOAWAY.
-        ("grpc.max_connection_age_ms", 500),
+        # Connections end after this many milliseconds, each with a GOAWAY.
+        ("grpc.max_connection_age_ms", age),
         ("grpc.max_connection_age_grace_ms", 60_000),
         ("grpc.absolute_max_metadata_size", 1 << 20),
         ("grpc.so_reuseport", 0),
@@ -90,4 +90,4 @@ def serve(port):
     server.wait_for_termination()
 
 
-serve(int(sys.argv[1]))
+serve(*map(int, sys.argv[1:]))

@@ -66,18 +66,23 @@ async fn start_sidecar(upstream: &str, directory: &Path) -> (Process, String) {
 async fn calls_of_grpcio_are_as_without_a_proxy() {
     let application = install("grpc");
     let directory = tempfile::tempdir().unwrap();
-    let port = free_port().to_string();
-    let _server = Process::start(
-        &application.join("run"),
-        &["server".to_owned(), port.clone()],
-        &[],
-        &directory.path().join("server.log"),
-        "KILL",
-    );
-    // The client waits for the server.
+    // A client of grpcio can itself lose a call to a connection that the server ends. Only the sidecar is tried with that.
+    let (_calm, port) = start_server(&application, "3600000", directory.path()).await;
     check(&application, &port, &DIRECT).await;
+    let (_server, port) = start_server(&application, "500", directory.path()).await;
     let (_sidecar, port) = start_sidecar(&format!("127.0.0.1:{port}"), directory.path()).await;
     check(&application, &port, &[&DIRECT[..], &THROUGH_A_PROXY].concat()).await;
+}
+
+/// Starts a server whose connections live for so many milliseconds. Returns its port.
+async fn start_server(application: &Path, age: &str, directory: &Path) -> (Process, String) {
+    let port = free_port().to_string();
+    let arguments = ["server".to_owned(), port.clone(), age.to_owned()];
+    let log = directory.join(format!("server-{age}.log"));
+    let process = Process::start(&application.join("run"), &arguments, &[], &log, "KILL");
+    let address = format!("127.0.0.1:{port}");
+    until("the server listens", async || tokio::net::TcpStream::connect(&address).await.ok()).await;
+    (process, port)
 }
 
 /// Makes the calls of each check, and asserts that it holds.
