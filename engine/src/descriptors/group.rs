@@ -42,6 +42,30 @@ pub(super) struct Checked {
     pub(super) layer: usize,
 }
 
+impl Checked {
+    /// Creates the counter of one descriptor, which is enforced and no quota.
+    fn new(
+        (position, hits): (usize, Hits),
+        limit: LimitIndex,
+        (plan, key): (Arc<LimitPlan>, KeyHash),
+        store: usize,
+    ) -> Self {
+        Self {
+            positions: SmallVec::from_slice(&[position]),
+            limit,
+            counter: PlannedCounter { limit: plan, key, cost: cost(hits) },
+            name: Arc::default(),
+            is_quota: false,
+            is_observed: false,
+            gives_back: matches!(hits, Hits::GivenBack(_)),
+            is_used: matches!(hits, Hits::Used(_)),
+            is_of_policy: false,
+            store,
+            layer: 0,
+        }
+    }
+}
+
 /// The descriptors of a question by how they are checked.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
@@ -117,19 +141,11 @@ pub(super) fn group(
             // A counter that values share is not for a rate that one of them brings along.
             Some(_) | None => descriptor_key(&descriptor.pairs, secret),
         };
-        let is_quota = rule(n).is_some_and(|rule| rule.is_quota);
         let checked = Checked {
-            positions: SmallVec::from_slice(&[n]),
-            limit,
-            counter: PlannedCounter { limit: plan, key: KeyHash(key), cost: cost(descriptor.hits) },
             name: rule(n).map(|rule| rule.name.clone()).unwrap_or_default(),
-            is_quota,
+            is_quota: rule(n).is_some_and(|rule| rule.is_quota),
             is_observed,
-            gives_back: matches!(descriptor.hits, Hits::GivenBack(_)),
-            is_used: matches!(descriptor.hits, Hits::Used(_)),
-            is_of_policy: false,
-            store: policy.store,
-            layer: 0,
+            ..Checked::new((n, descriptor.hits), limit, (plan, KeyHash(key)), policy.store)
         };
         groups.add(descriptor.hits, checked, question.is_shadow);
     }
@@ -184,7 +200,6 @@ impl Groups {
                     continue;
                 }
                 policy.prepared.note_asked();
-                let name = || -> Arc<str> { prepared.name.as_str().into() };
                 let (key, rates) = match prepared
                     .identify_descriptor(&descriptor.pairs, snapshot.secret(policy))
                 {
@@ -194,7 +209,8 @@ impl Groups {
                         self.is_denied |= !is_observed && !question.is_shadow;
                         let (unit, multiplier) =
                             active.base().plan.spec.rates.first().map_or((RateUnit::Second, 1), RateUnit::of);
-                        let limit = Some(CurrentLimit { requests: 0, unit, multiplier, name: name() });
+                        let limit =
+                            Some(CurrentLimit { requests: 0, unit, multiplier, name: active.name.clone() });
                         let reset_seconds = unit.seconds().saturating_mul(multiplier.into());
                         let headers = Vec::new();
                         statuses[n].merge(Status {
@@ -222,17 +238,10 @@ impl Groups {
                     _ => snapshot.rates(limit).plan.clone(),
                 };
                 let checked = Checked {
-                    positions: SmallVec::from_slice(&[n]),
-                    limit,
-                    counter: PlannedCounter { limit: plan, key: KeyHash(key), cost: cost(descriptor.hits) },
-                    name: name(),
-                    is_quota: false,
+                    name: active.name.clone(),
                     is_observed,
-                    gives_back: matches!(descriptor.hits, Hits::GivenBack(_)),
-                    is_used: matches!(descriptor.hits, Hits::Used(_)),
                     is_of_policy: true,
-                    store: policy.store,
-                    layer: 0,
+                    ..Checked::new((n, descriptor.hits), limit, (plan, KeyHash(key)), policy.store)
                 };
                 self.add(descriptor.hits, checked, question.is_shadow);
             }

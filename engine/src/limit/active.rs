@@ -42,6 +42,8 @@ pub(crate) struct ActivePolicy {
 /// A limit of a snapshot.
 #[derive(Debug)]
 pub(crate) struct ActiveLimit {
+    /// Name of the limit, which answers about descriptors share.
+    pub(crate) name: Arc<str>,
     /// The sets of rates: the base rates, then the boosted ones of an elastic limit or those of tiers.
     rate_sets: SmallVec<[EffectiveRates; 1]>,
     /// When the second set of an elastic limit applies.
@@ -181,6 +183,7 @@ impl ActiveLimit {
                 .push(effective(RateNames::new(name, None, (rates, &[true]), CostUnit::Requests), rates));
         }
         Self {
+            name: limit.name.as_str().into(),
             rate_sets,
             boost: limit.boosted_below().map(|below| Boost { below, load: load.clone() }),
             queue: limit.queue.and_then(|queue| Some((queue, metrics.waiting.clone()?))).map(
