@@ -1,34 +1,43 @@
-//! `sluice serve`: answers Envoy's questions on this machine, by the rules of a directory.
+//! `sluice serve`: answers gateways and applications on this machine, by the policies of a file and the rules of a directory.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use sluice_config::policy::OnStoreFailure;
+use sluice_crds::checks::installation::InstallationArgs;
+use sluice_crds::policy::Enforcer;
+use sluice_engine::Publisher;
 use sluice_engine::trace::TraceArgs;
 use sluice_host::duration::duration;
 use sluice_host::logging::{self, LogFormat};
-use sluice_service::Options;
 use sluice_service::compat::compile::{AlgorithmName, CompileOptions};
 use sluice_service::compat::files::Directory;
 use sluice_service::compat::settings::{Settings, Source};
 use sluice_service::rls::RlsOptions;
 use sluice_service::tls::TlsFiles;
+use sluice_service::{Options, Publication};
 
 use crate::run::StoreArgs;
+use crate::run::policy_file::{NamedPolicy, POLL_INTERVAL, PolicyFile, applicable, rejected};
 
 /// The arguments of `sluice serve`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// File with the policies that have Service in spec.enforcedBy; it is read again whenever it changes
+    #[arg(long, env = "SLUICE_POLICY", value_name = "FILE", required_unless_present = "ratelimit_config")]
+    policy: Option<PathBuf>,
+    #[command(flatten)]
+    installation: InstallationArgs,
     /// Directory with the rules of envoyproxy/ratelimit in YAML; it is read again whenever a file changes
     #[arg(long, env = "SLUICE_RATELIMIT_CONFIG", value_name = "DIRECTORY")]
-    ratelimit_config: PathBuf,
+    ratelimit_config: Option<PathBuf>,
     /// Address of the gRPC port, which Envoy asks (envoy.service.ratelimit.v3)
     #[arg(long, env = "SLUICE_GRPC", value_name = "IP:PORT", default_value = "127.0.0.1:8081")]
     grpc: SocketAddr,
-    /// Address of /json, which answers the same questions in JSON, and of /healthcheck [default: none]
-    #[arg(long, env = "SLUICE_HTTP", value_name = "IP:PORT")]
-    http: Option<SocketAddr>,
+    /// Address of the HTTP port, which applications ask (/v1/check), and which answers Envoy's questions in JSON (/json)
+    #[arg(long, env = "SLUICE_HTTP", value_name = "IP:PORT", default_value = "127.0.0.1:8080")]
+    http: SocketAddr,
     /// Address of /livez, /readyz, /startupz and /metrics
     #[arg(long, env = "SLUICE_ADMIN", value_name = "IP:PORT", default_value = "127.0.0.1:8791")]
     admin: SocketAddr,
@@ -85,6 +94,8 @@ pub(crate) fn serve(args: Args) -> anyhow::Result<()> {
     sluice_host::guard::abort_on_other_panics();
     logging::init(args.log_format, &args.log)?;
     let Args {
+        policy,
+        installation,
         ratelimit_config,
         grpc,
         http,
@@ -106,7 +117,8 @@ pub(crate) fn serve(args: Args) -> anyhow::Result<()> {
         log,
     } = args;
     let mut options = Options::new(grpc);
-    options.http = http;
+    options.checks = Some(http);
+    options.is_of_one_user = true;
     options.admin = Some(admin);
     options.debug = debug;
     options.workers = usize::from(workers);
@@ -123,15 +135,45 @@ pub(crate) fn serve(args: Args) -> anyhow::Result<()> {
     let settings = Settings {
         options,
         store: store.choice()?,
-        source: Source::Files(Directory { path: ratelimit_config, ignores_dot_files: false }),
+        source: ratelimit_config.map(|path| Source::Files(Directory { path, ignores_dot_files: false })),
         compile: CompileOptions { algorithm, on_store_failure, merges_domains: false },
         replicas,
         must_have_rules: true,
         log: (log_format, log),
         ignored: Vec::new(),
     };
+    let opened =
+        policy.map(|file| PolicyFile::open(file, (&installation).into(), Enforcer::Service)).transpose()?;
+    let misfit = opened.as_ref().and_then(|(_, policies)| Publisher::misfits(policies).into_iter().next());
+    if let (Some((name, nack)), Some((file, _))) = (misfit, &opened) {
+        anyhow::bail!("{}: {name}: {nack}", file.name());
+    }
+    let beside = move |publication| async move {
+        match opened {
+            Some((file, policies)) => follow(file, policies, publication).await,
+            None => std::future::pending().await,
+        }
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(sluice_service::run::serve(settings, drain_delay))?)
+    Ok(runtime.block_on(sluice_service::run::serve(settings, drain_delay, beside))?)
+}
+
+/// Publishes the policies of a file, and every valid edit of it. Never returns.
+async fn follow(mut file: PolicyFile, policies: Vec<NamedPolicy>, publication: Publication) {
+    let publish = |file: &PolicyFile, policies: &[NamedPolicy]| {
+        // No policy is nacked here: all of them are applicable.
+        let _ = publication.publish_policies(policies);
+        tracing::info!(file = file.name(), policies = policies.len(), "policies applied");
+    };
+    publish(&file, &policies);
+    loop {
+        tokio::time::sleep(POLL_INTERVAL).await;
+        let Some(edit) = file.changed() else { continue };
+        match edit.and_then(|policies| applicable(&file, policies)) {
+            Ok(policies) => publish(&file, &policies),
+            Err(error) => rejected(&file, &error),
+        }
+    }
 }
 
 fn algorithm(name: &str) -> Result<AlgorithmName, String> {

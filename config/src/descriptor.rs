@@ -18,6 +18,9 @@ use crate::key_secret::KeySecret;
 /// Kind of the part of a key that is a pair of a descriptor. It must never be renumbered: every key would change.
 pub(crate) const DESCRIPTOR_PAIR: u8 = 13;
 
+/// Name under which an answer's metadata has the id of a reservation, and key of the entry by which a descriptor settles it.
+pub const RESERVATION: &str = "sluice_reservation";
+
 /// A pair of a descriptor. Envoy copies bytes of headers into it, which need not be UTF-8.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pair<'a> {

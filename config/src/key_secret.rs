@@ -1,11 +1,13 @@
 //! The secret that keys are hashed with, so that an API key never reaches Redis, a log or a debug page.
 
 use std::fmt;
+use std::hash::Hasher as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use siphasher::sip128::{Hasher128 as _, SipHasher24};
 
 /// The secret that keys are hashed with. Every process that counts in the same store needs the same secret.
 /// Serialized in base64.
@@ -28,6 +30,16 @@ impl KeySecret {
         let mut bytes = [0; 16];
         bytes.copy_from_slice(&hash[..16]);
         Self(bytes)
+    }
+
+    /// Returns a code of these texts that only those can make who know the secret. `kind` keeps apart what codes are for; those below
+    /// 250 are for keys.
+    #[must_use]
+    pub fn code(&self, kind: u8, texts: &[&[u8]]) -> u64 {
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        hasher.write(&[kind]);
+        texts.iter().for_each(|text| hasher.write(text));
+        hasher.finish128().h1
     }
 
     /// Returns the bytes of the secret.

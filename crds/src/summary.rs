@@ -147,6 +147,7 @@ fn cost_of(Cost { request, response }: &Cost) -> String {
             ResponseCostSource::GrpcTrailer(name) => format!("trailer {name}"),
             ResponseCostSource::JsonField(path) => path.join("."),
             ResponseCostSource::BodyBytes => "bytes of the response".to_owned(),
+            ResponseCostSource::Reported => "what is reported".to_owned(),
         };
         format!("{source} (reserve {reserve})")
     });

@@ -75,7 +75,7 @@ fn what_a_gateways_question_does_not_have_is_refused_by_name() {
         ("except", "except: [{methods: [GET]}]"),
         ("when", "when: 'request.path == \"/a\"'"),
         ("tiers", "tiers: [{name: t, unlimited: {}, matches: [{methods: [GET]}]}]"),
-        ("cost", "cost: {request: {number: 2}}"),
+        ("cost.request", "cost: {request: {number: 2}}"),
         ("countWhen", "countWhen: {statusCodes: ['401']}"),
         ("algorithm.leakyBucket", "algorithm: {leakyBucket: {maxWait: 1s}}"),
         ("onLimit.queue", "onLimit: {queue: {maxWait: 1s}}"),
@@ -96,12 +96,18 @@ fn a_limit_that_nothing_enforces_or_whose_key_no_question_has_is_refused_with_th
             "matches[0].rls",
             "add Service to spec.enforcedBy",
         ),
-        (SERVICE, "matches: []".to_owned(), "matches", "add such an entry, or Sidecar to spec.enforcedBy"),
         (
             SERVICE,
-            format!("matches: [{{{RLS}}}, {{methods: [GET]}}]"),
-            "matches[1]",
-            "remove it, or add Sidecar to spec.enforcedBy",
+            "algorithm: {leakyBucket: {maxWait: 1s}}".to_owned(),
+            "algorithm.leakyBucket",
+            "only sidecars enforce",
+        ),
+        (SERVICE, "onLimit: {queue: {maxWait: 1s}}".to_owned(), "onLimit.queue", "only sidecars enforce"),
+        (
+            BOTH,
+            "cost: {response: {reserve: 5, reported: {}}}".to_owned(),
+            "cost.response.reported",
+            "remove Sidecar from spec.enforcedBy",
         ),
         (
             SERVICE,
@@ -150,6 +156,29 @@ fn a_limit_that_nothing_enforces_or_whose_key_no_question_has_is_refused_with_th
     let violation =
         first_violation(&format!("{SERVICE}\n  selector: {{}}"), &format!("matches: [{{{RLS}}}]"));
     assert!(violation.contains("add Sidecar to"), "{violation}");
-    let violation = first_violation(BOTH, "matches: []");
-    assert!(violation.starts_with("spec.enforcedBy: has Service, which is asked nothing"), "{violation}");
+}
+
+#[test]
+fn checks_of_applications_need_no_conditions_and_reservations_may_be_of_gateways() {
+    let accepts = |spec: &str, limit: &str| {
+        let compiled = sluice_crds::compile(&policy(spec, limit), &Installation::default());
+        let compiled = compiled.unwrap_or_else(|violations| panic!("{spec} {limit}: {violations:?}"));
+        sluice_config::PreparedPolicy::from_json(&compiled.policy.to_json()).unwrap();
+    };
+    for spec in [SERVICE, BOTH] {
+        accepts(spec, "matches: []");
+        accepts(spec, "key: {parts: [{header: {name: x-user}}]}");
+        accepts(spec, "countWhen: {statusCodes: ['401']}");
+        accepts(spec, "cost: {response: {reserve: 5, jsonField: usage.total_tokens}}");
+        accepts(spec, &format!("matches: [{{{RLS}}}], cost: {{response: {{reserve: 5, header: x-tokens}}}}"));
+        accepts(&format!("{spec}\n  concurrency: [{{name: c, max: 2}}]"), "matches: []");
+        let slots = format!(
+            "concurrency: [{{name: c, max: 2, matches: [{{{RLS}}}], key: {{parts: [{{descriptor: {{key: user}}}}]}}}}]"
+        );
+        accepts(&format!("{spec}\n  {slots}"), "matches: []");
+    }
+    accepts(SERVICE, "cost: {response: {reserve: 5, reported: {}}}");
+    let adaptive = "concurrency: [{name: c, adaptive: {gradient2: {maximum: 50}}}]";
+    let violation = first_violation(&format!("{SERVICE}\n  {adaptive}"), "matches: []");
+    assert!(violation.starts_with("spec.concurrency[0].adaptive: needs the load of a pod"), "{violation}");
 }

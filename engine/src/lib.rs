@@ -8,7 +8,8 @@
 //! - `stores`: the stores in use.
 //!
 //! And a request through these:
-//! - `engine`: the way of one question. [`descriptors`]: that of a gateway's question about descriptors. [`simulation`] decides
+//! - `engine`: the way of one question. `question`: that of a question, which does not pass a request on;
+//!   [`descriptors`]: of a gateway's about descriptors; [`checks`]: of an application's. [`simulation`] decides
 //!   requests of the past.
 //! - `limit`: matches the request to limits, checks their counters and decides.
 //! - `answer`: the decision, what the request holds, and what its outcome settles; `denial`: what a denial says.
@@ -20,6 +21,7 @@
 #[cfg(test)]
 mod allocations;
 mod answer;
+pub mod checks;
 mod denial;
 pub mod descriptors;
 mod engine;
@@ -28,6 +30,7 @@ mod metrics;
 mod pages;
 pub mod per_second;
 mod publish;
+mod question;
 pub mod session;
 pub mod simulation;
 mod startup_policy;

@@ -83,7 +83,15 @@ ranged! {
     millis
 }
 
+impl Requests {
+    /// The largest number.
+    pub const MAX: Self = Self(MAX_COUNT);
+}
+
 impl Period {
+    /// An hour.
+    pub const HOUR: Self = Self(3_600_000);
+
     /// Returns the length in microseconds.
     #[must_use]
     pub fn micros(self) -> u64 {

@@ -92,7 +92,21 @@ pub(crate) enum NotPermitted {
         /// The domain.
         domain: String,
     },
+    /// It may not name the namespace.
+    #[error(
+        "the caller {subject} may not ask about the namespace {namespace:?}: grant it the namespace in service.callers"
+    )]
+    Namespace {
+        /// The caller.
+        subject: String,
+        /// The namespace.
+        namespace: String,
+    },
 }
+
+/// The names in the certificate of a connection's caller.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CallerNames(pub(crate) Arc<[String]>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReasonLabels {
@@ -151,7 +165,12 @@ impl CallerConfig {
     fn permits(&self, domain: &[u8]) -> bool {
         let Ok(domain) = std::str::from_utf8(domain) else { return false };
         let namespace = domain.split_once('/').map_or(domain, |(namespace, _)| namespace);
-        self.namespaces.contains("*") || self.namespaces.contains(namespace) || self.domains.contains(domain)
+        self.permits_namespace(namespace) || self.domains.contains(domain)
+    }
+
+    /// Reports whether the caller may ask about the policies of a namespace.
+    fn permits_namespace(&self, namespace: &str) -> bool {
+        self.namespaces.contains("*") || self.namespaces.contains(namespace)
     }
 }
 
@@ -255,15 +274,48 @@ impl Callers {
         headers: &HeaderMap,
         domain: &[u8],
     ) -> Result<(), NotPermitted> {
+        let permits = |config: &CallerConfig| config.permits(domain);
+        self.check_with(names, headers, permits, |subject| {
+            let domain = String::from_utf8_lossy(domain).chars().take(MAX_TEXT).collect();
+            NotPermitted::Domain { subject, domain }
+        })
+    }
+
+    /// Checks that a caller may ask about the policies of a namespace.
+    pub(crate) fn check_namespace(
+        &self,
+        names: &[String],
+        headers: &HeaderMap,
+        namespace: &str,
+    ) -> Result<(), NotPermitted> {
+        let permits = |config: &CallerConfig| config.permits_namespace(namespace);
+        self.check_with(names, headers, permits, |subject| {
+            let namespace = namespace.chars().take(MAX_TEXT).collect();
+            NotPermitted::Namespace { subject, namespace }
+        })
+    }
+
+    /// Checks that a caller is known.
+    pub(crate) fn identify(&self, names: &[String], headers: &HeaderMap) -> Result<(), NotPermitted> {
+        let table = self.0.table.load();
+        self.find(&table, names, headers).map(drop).inspect_err(|refused| self.note(refused))
+    }
+
+    fn check_with(
+        &self,
+        names: &[String],
+        headers: &HeaderMap,
+        permits: impl Fn(&CallerConfig) -> bool,
+        refusal: impl FnOnce(String) -> NotPermitted,
+    ) -> Result<(), NotPermitted> {
         let table = self.0.table.load();
         let result = self.find(&table, names, headers).and_then(|caller| {
-            if caller.config.permits(domain) {
+            if permits(&caller.config) {
                 caller.asked.fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             }
             caller.refused.fetch_add(1, Ordering::Relaxed);
-            let domain = String::from_utf8_lossy(domain).chars().take(MAX_TEXT).collect();
-            Err(NotPermitted::Domain { subject: caller.config.subject.clone(), domain })
+            Err(refusal(caller.config.subject.clone()))
         });
         result.inspect_err(|refused| self.note(refused))
     }
@@ -311,6 +363,7 @@ impl Callers {
             NotPermitted::Token => "token",
             NotPermitted::Unknown(_) => "unknown_caller",
             NotPermitted::Domain { .. } => "domain",
+            NotPermitted::Namespace { .. } => "namespace",
         };
         self.0.refused.get_or_create(&ReasonLabels { reason }).inc();
         if let Some(left_out) = self.0.log.take() {

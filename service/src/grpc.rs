@@ -126,9 +126,9 @@ impl UnaryService<RateLimitRequest> for ShouldRateLimit {
                         NotPermitted::Unidentified | NotPermitted::Token => {
                             Status::unauthenticated(refused.to_string())
                         }
-                        NotPermitted::Unknown(_) | NotPermitted::Domain { .. } => {
-                            Status::permission_denied(refused.to_string())
-                        }
+                        NotPermitted::Unknown(_)
+                        | NotPermitted::Domain { .. }
+                        | NotPermitted::Namespace { .. } => Status::permission_denied(refused.to_string()),
                     }
                 })?;
             }
@@ -233,7 +233,8 @@ where
     }
 }
 
-async fn for_ever_or(time: Option<Duration>) {
+/// Sleeps so long, or for ever.
+pub(crate) async fn for_ever_or(time: Option<Duration>) {
     match time {
         Some(time) => tokio::time::sleep(time).await,
         None => std::future::pending().await,

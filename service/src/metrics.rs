@@ -25,6 +25,11 @@ struct OutcomeLabels {
     outcome: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EventLabels {
+    event: &'static str,
+}
+
 /// The metrics of a service. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
@@ -35,6 +40,13 @@ pub(crate) struct Metrics {
     refused: Counter,
     without_store: Counter,
     loads: [Counter; 2],
+    /// Checks of applications: allowed, denied, refused.
+    checks: [Counter; 3],
+    checks_without_store: Counter,
+    /// Reservations that checks and questions have made, and settlements by whether they have found one.
+    reservations: [Counter; 3],
+    /// Time from a check to its answer.
+    pub(crate) check_latency: Histogram,
     /// Time from a question to its answer.
     pub(crate) latency: Histogram,
     pub(crate) connections: Gauge,
@@ -78,6 +90,30 @@ impl Metrics {
             "Time from the arrival of a question to its answer",
             latency.clone(),
         );
+        let checks = Family::<AnswerLabels, Counter>::default();
+        registry.register(
+            "checks",
+            "Checks of applications, by the answer: allowed, denied, or error if they were not valid",
+            checks.clone(),
+        );
+        let checks_without_store = Counter::default();
+        registry.register(
+            "checks_without_store",
+            "Checks for which the store did not answer, so that onStoreFailure decided",
+            checks_without_store.clone(),
+        );
+        let check_latency = Histogram::new(exponential_buckets(0.000_05, 2.0, 14));
+        registry.register(
+            "check_seconds",
+            "Time from the arrival of a body with checks to its answer",
+            check_latency.clone(),
+        );
+        let reservations = Family::<EventLabels, Counter>::default();
+        registry.register(
+            "reservations",
+            "Reservations, by what became of them: made, settled, or not_found, for settlements of what was settled before or has expired",
+            reservations.clone(),
+        );
         let connections = Gauge::default();
         registry.register("rls_connections", "Open connections of gateways", connections.clone());
         let panics = Counter::default();
@@ -87,6 +123,8 @@ impl Metrics {
             panics.clone(),
         );
         let answer = |answer| answers.get_or_create_owned(&AnswerLabels { answer });
+        let check = |answer| checks.get_or_create_owned(&AnswerLabels { answer });
+        let event = |event| reservations.get_or_create_owned(&EventLabels { event });
         let load = |outcome| loads.get_or_create_owned(&OutcomeLabels { outcome });
         Self {
             ok: answer("ok"),
@@ -95,6 +133,10 @@ impl Metrics {
             unknown_domain,
             without_store,
             loads: [load("applied"), load("rejected")],
+            checks: [check("allowed"), check("denied"), check("error")],
+            checks_without_store,
+            reservations: [event("made"), event("settled"), event("not_found")],
+            check_latency,
             latency,
             connections,
             panics,
@@ -119,6 +161,31 @@ impl Metrics {
         if answer.store_failure.is_some() {
             self.without_store.inc();
         }
+        if answer.reservation.is_some() && !is_over_limit {
+            self.reservations[0].inc();
+        }
+        answer.settled.iter().for_each(|settled| self.settled(*settled));
+    }
+
+    /// Counts a check that was answered.
+    pub(crate) fn checked(&self, is_allowed: bool, reserves: bool, is_without_store: bool) {
+        self.checks[usize::from(!is_allowed)].inc();
+        if reserves {
+            self.reservations[0].inc();
+        }
+        if is_without_store {
+            self.checks_without_store.inc();
+        }
+    }
+
+    /// Counts a body that was refused.
+    pub(crate) fn refuse_check(&self) {
+        self.checks[2].inc();
+    }
+
+    /// Counts a settlement.
+    pub(crate) fn settled(&self, has_settled: bool) {
+        self.reservations[if has_settled { 1 } else { 2 }].inc();
     }
 
     /// Counts a configuration that was applied or rejected.

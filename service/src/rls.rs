@@ -1,11 +1,12 @@
 //! The door `rls`: `envoy.service.ratelimit.v3`. A request becomes a question, and the answer a response.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderName};
 use prost_types::{ListValue, Struct, Value, value::Kind};
 use sluice_config::charged::CHARGED;
-use sluice_config::descriptor::{Pair, RateUnit};
+use sluice_config::descriptor::{Pair, RESERVATION, RateUnit};
 use sluice_engine::descriptors::{
     Answer, CurrentLimit as Limit, Descriptor, Hits, Outcome, OverrideRate, Question, Status,
 };
@@ -161,11 +162,18 @@ impl Rls {
             .filter(|_| overall_code == OK)
             .map(|mark| header((CHARGED.as_str(), mark)))
             .collect();
-        let dynamic_metadata = options.metadata.then(|| {
+        let reservation = answer
+            .reservation
+            .iter()
+            .filter(|_| overall_code == OK)
+            .map(|id| (RESERVATION.to_owned(), Value { kind: Some(Kind::StringValue(id.clone())) }));
+        let mut fields: BTreeMap<_, _> = reservation.collect();
+        if options.metadata {
             let exceeded = (0..).zip(&answer.statuses).filter(|(_, status)| is_quota(status.outcome));
             let has_quota = answer.statuses.iter().any(|status| status.is_quota);
-            metadata(request, exceeded.map(|(n, _)| f64::from(n)).collect(), has_quota)
-        });
+            fields.extend(metadata(request, exceeded.map(|(n, _)| f64::from(n)).collect(), has_quota));
+        }
+        let dynamic_metadata = (options.metadata || !fields.is_empty()).then_some(Struct { fields });
         RateLimitResponse {
             overall_code,
             statuses: statuses.collect(),
@@ -185,13 +193,18 @@ fn descriptor(descriptor: &RateLimitDescriptor, of_request: u32) -> Descriptor<'
         (Some(hits), _) => Hits::Used(hits),
         (None, hits) => Hits::Used(u64::from(hits)),
     };
+    // The report of a request names the reservation that it settles.
+    let (reservation, entries) = match descriptor.entries.split_last() {
+        Some((last, rest)) if last.key == RESERVATION.as_bytes() => (Some(&last.value[..]), rest),
+        _ => (None, &descriptor.entries[..]),
+    };
     let pairs: SmallVec<[Pair<'_>; 4]> =
-        descriptor.entries.iter().map(|entry| Pair { key: &entry.key, value: &entry.value }).collect();
+        entries.iter().map(|entry| Pair { key: &entry.key, value: &entry.value }).collect();
     // A unit that is not known cannot be counted. The rule applies then.
     let rate = descriptor.limit.and_then(|limit| {
         Some(OverrideRate { requests: limit.requests_per_unit, unit: RateUnit::from_number(limit.unit)? })
     });
-    Descriptor { pairs, hits, rate }
+    Descriptor { pairs, reservation, hits, rate }
 }
 
 fn descriptor_status(status: &Status, is_over: bool, is_quota: bool) -> DescriptorStatus {
@@ -227,7 +240,7 @@ fn nearest(statuses: &[Status]) -> Option<(&Limit, &Status)> {
 }
 
 /// Returns what the answer tells other filters of the gateway, as ratelimit does.
-fn metadata(request: &RateLimitRequest, exceeded: Vec<f64>, has_quota: bool) -> Struct {
+fn metadata(request: &RateLimitRequest, exceeded: Vec<f64>, has_quota: bool) -> Vec<(String, Value)> {
     let text =
         |text: &[u8]| Value { kind: Some(Kind::StringValue(String::from_utf8_lossy(text).into_owned())) };
     let number = |number| Value { kind: Some(Kind::NumberValue(number)) };
@@ -257,7 +270,7 @@ fn metadata(request: &RateLimitRequest, exceeded: Vec<f64>, has_quota: bool) -> 
         let exceeded = exceeded.into_iter().map(number);
         fields.push(("quotaModeViolations".to_owned(), list(exceeded.collect())));
     }
-    Struct { fields: fields.into_iter().collect() }
+    fields
 }
 
 /// Returns the time that the store may take: three quarters of the caller's, so that the answer arrives before it gives up.

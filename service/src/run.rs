@@ -47,26 +47,42 @@ pub fn run(get: &dyn Fn(&str) -> Option<String>) -> Result<(), RunError> {
     let settings = Settings::read(get)?;
     logging::init(settings.log.0, &settings.log.1)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(settings, DRAIN_DELAY))
+    runtime.block_on(serve(settings, DRAIN_DELAY, |_| std::future::pending()))
 }
 
-/// Runs a service until a signal arrives.
-pub async fn serve(settings: Settings, drain_delay: Duration) -> Result<(), RunError> {
+/// Runs a service until a signal arrives. `beside` publishes policies beside the rules of the settings.
+///
+/// # Errors
+/// It cannot start.
+pub async fn serve<F: Future<Output = ()>>(
+    settings: Settings,
+    drain_delay: Duration,
+    beside: impl FnOnce(Publication) -> F,
+) -> Result<(), RunError> {
     let Settings { options, store, source, compile, replicas, must_have_rules, log: _, ignored } = settings;
     ignored.iter().for_each(|line| tracing::info!("{line}"));
     let asks_for_certificates = options.tls.as_ref().is_some_and(|files| files.client_ca.is_some());
     warn(&store, asks_for_certificates || options.grpc.ip().is_loopback());
     let mut signals = Signals::new()?;
-    let mut source = Followed::new(source);
+    let mut source = source.map(Followed::new);
     let service = Service::start(options).await?;
     let loader = Loader { publication: service.publication(StoreChoices::only(store)), compile, replicas };
-    if must_have_rules {
+    if let Some(source) = source.as_mut().filter(|_| must_have_rules) {
         source.load_first(&loader)?;
     }
-    tracing::info!(grpc = %service.grpc(), "listening");
+    let beside = beside(loader.publication.clone());
+    let following = async {
+        match source {
+            Some(source) => source.follow(loader).await,
+            None => std::future::pending().await,
+        }
+    };
+    let http = service.checks().map(tracing::field::display);
+    tracing::info!(grpc = %service.grpc(), http, "listening");
     tokio::select! {
         () = signals.next() => {}
-        () = source.follow(loader) => {}
+        () = following => {}
+        () = beside => {}
     }
     tracing::info!(?drain_delay, grace = ?DRAIN_TIMEOUT, "draining");
     tokio::select! {

@@ -3,43 +3,40 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use axum::Router;
-use prometheus_client::metrics::gauge::Gauge;
+use futures::future::join;
 use prometheus_client::registry::Registry;
 use sluice_config::message::{PolicyUid, Replica};
 use sluice_config::store_access::StoreChoices;
 use sluice_config::{Nack, PreparedPolicy};
 use sluice_engine::trace::{SpanMetrics, TraceOptions, Tracer};
 use sluice_engine::{Engine, EngineOptions, Load, Publisher, StartupPolicy};
-use sluice_host::drain::{self, DrainSignal, DrainWatch};
-use sluice_host::{capacity, guard, listen};
+use sluice_host::drain::{self, DrainSignal};
+use sluice_host::{capacity, listen};
 use sluice_store::Clock;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 use tonic_health::server::HealthReporter;
 
+use crate::accept::{Acceptor, Door};
 use crate::callers::Callers;
-use crate::grpc::{self, ConnectionAge, Methods};
+use crate::checks::Checks;
+use crate::grpc::{ConnectionAge, Methods};
 use crate::health::{self, Health, Loaded};
+use crate::http::HttpDoor;
 use crate::metrics::Metrics;
 use crate::page_server;
 use crate::pages::Pages;
 use crate::rls::{Rls, RlsOptions};
 use crate::tls::{Certificates, TlsError, TlsFiles};
-
-/// Time that a caller has for the handshake of TLS.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause after a failed accept: without descriptors or memory, other connections must end first.
-const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 
 /// The options of a service. A port that is not named is closed.
 #[derive(Debug, Clone)]
@@ -48,6 +45,10 @@ pub struct Options {
     pub grpc: SocketAddr,
     /// Address of ratelimit's HTTP port.
     pub http: Option<SocketAddr>,
+    /// Address of the port for checks of applications.
+    pub checks: Option<SocketAddr>,
+    /// Whether a request may be checked by the policies of all namespaces: there is one user.
+    pub is_of_one_user: bool,
     /// Address of the admin port.
     pub admin: Option<SocketAddr>,
     /// Address of the debug port. It tells who is limited, and should not be reached from other pods.
@@ -85,6 +86,8 @@ impl Options {
         Self {
             grpc,
             http: None,
+            checks: None,
+            is_of_one_user: false,
             admin: None,
             debug: None,
             ratelimit_debug: None,
@@ -129,6 +132,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Service {
     grpc: SocketAddr,
+    checks: Option<SocketAddr>,
     pages: Vec<SocketAddr>,
     engine: Engine,
     metrics: Metrics,
@@ -150,19 +154,40 @@ pub struct Publication {
     rules: Arc<ArcSwap<String>>,
     loaded: watch::Sender<Loaded>,
     stores: StoreChoices,
+    published: Arc<Mutex<Published>>,
+}
+
+/// A policy with its id.
+type Policy = (PolicyUid, Arc<PreparedPolicy>);
+
+/// What a publication consists of.
+#[derive(Debug, Default)]
+struct Published {
+    domains: Vec<Policy>,
+    policies: Vec<Policy>,
 }
 
 impl Publication {
-    /// Activates these policies, and no others, and shows `rules` as what is in force.
-    pub fn publish(
-        &self,
-        policies: &[(PolicyUid, Arc<PreparedPolicy>)],
-        rules: String,
-    ) -> Vec<(PolicyUid, Nack)> {
-        let nacked = self.engine.publisher().publish(&self.stores, policies);
+    /// Activates these domains, and no others, and shows `rules` as what is in force.
+    pub fn publish(&self, domains: &[Policy], rules: String) -> Vec<(PolicyUid, Nack)> {
+        let nacked = self.replace(|published| published.domains = domains.to_vec());
         self.rules.store(Arc::new(rules));
         self.metrics.loaded(nacked.is_empty());
-        let loaded = if policies.is_empty() { Loaded::WithoutDomains } else { Loaded::Rules };
+        nacked
+    }
+
+    /// Activates these policies beside the domains, and no others.
+    pub fn publish_policies(&self, policies: &[Policy]) -> Vec<(PolicyUid, Nack)> {
+        self.replace(|published| published.policies = policies.to_vec())
+    }
+
+    fn replace(&self, change: impl FnOnce(&mut Published)) -> Vec<(PolicyUid, Nack)> {
+        // No statement that changes it can panic halfway.
+        let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut published);
+        let all: Vec<_> = published.domains.iter().chain(&published.policies).cloned().collect();
+        let nacked = self.engine.publisher().publish(&self.stores, &all);
+        let loaded = if all.is_empty() { Loaded::WithoutDomains } else { Loaded::Rules };
         self.loaded.send_replace(loaded);
         nacked
     }
@@ -188,6 +213,8 @@ impl Service {
         let Options {
             grpc,
             http,
+            checks,
+            is_of_one_user,
             admin,
             debug,
             ratelimit_debug,
@@ -207,6 +234,11 @@ impl Service {
         let failed = |address: SocketAddr| move |error| StartError::Listen { address, error };
         let listeners = listen::bind(grpc, workers.max(1)).map_err(failed(grpc))?;
         let bound = listeners[0].local_addr().map_err(failed(grpc))?;
+        let check_listeners = match checks {
+            Some(address) => listen::bind(address, workers.max(1)).map_err(failed(address))?,
+            None => Vec::new(),
+        };
+        let checks = check_listeners.first().and_then(|listener| listener.local_addr().ok());
         let runtimes = listeners.iter().map(|_| Builder::new_current_thread().enable_all().build());
         let runtimes = runtimes.collect::<io::Result<Vec<_>>>().map_err(StartError::Worker)?;
         let mut registry = Registry::with_prefix("sluice");
@@ -263,27 +295,46 @@ impl Service {
         if let Some(callers) = &callers {
             tasks.push(tokio::spawn(callers.clone().follow()));
         }
+        // Questions in JSON are for whoever may ask by gRPC without saying who he is.
+        let json = callers.is_none().then(|| pages.clone().http());
+        let checks_of_callers = Checks {
+            engine: engine.clone(),
+            metrics: metrics.clone(),
+            callers: callers.clone(),
+            is_of_one_user,
+        };
+        let door = HttpDoor::new(checks_of_callers, json);
         let methods = Methods::new(rls.clone(), tracer.clone(), callers, health_server)
             .map_err(StartError::Reflection)?;
         let places = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
         let others = TaskTracker::new();
         let mut workers = Vec::new();
+        let mut check_listeners = check_listeners.into_iter();
         for (number, (runtime, listener)) in runtimes.into_iter().zip(listeners).enumerate() {
             let acceptor = Acceptor {
-                methods: methods.clone(),
+                door: Door::Grpc(methods.clone()),
                 certificates: certificates.clone(),
                 drain: drain.clone(),
                 places: places.clone(),
                 age,
                 loaded: (!answers_without_rules).then(|| is_healthy.loaded.clone()),
             };
+            let of_checks = check_listeners.next().map(|listener| {
+                let door = Door::Http(door.clone());
+                (Acceptor { door, ..acceptor.clone() }, listener)
+            });
             let (end, ended) = oneshot::channel();
             let (others, engine) = (others.clone(), engine.clone());
             let token = (number > 0).then(|| others.token());
             let thread = std::thread::Builder::new().name(format!("sluice-worker-{number}"));
             let run = move || {
                 runtime.block_on(async {
-                    let deadline = acceptor.run(listener).await;
+                    let checks = async {
+                        if let Some((acceptor, listener)) = of_checks {
+                            acceptor.run(listener).await;
+                        }
+                    };
+                    let (deadline, ()) = join(acceptor.run(listener), checks).await;
                     engine.settle_thread().await;
                     if token.is_none() {
                         // It runs the store's tasks, so it ends after everything has been returned to the store.
@@ -301,6 +352,7 @@ impl Service {
         }
         Ok(Self {
             grpc: bound,
+            checks,
             pages: addresses,
             engine,
             metrics,
@@ -320,7 +372,7 @@ impl Service {
     pub fn publication(&self, stores: StoreChoices) -> Publication {
         let Self { engine, metrics, rules, loaded, .. } = self;
         let (engine, metrics, rules) = (engine.clone(), metrics.clone(), rules.clone());
-        Publication { engine, metrics, rules, loaded: loaded.clone(), stores }
+        Publication { engine, metrics, rules, loaded: loaded.clone(), stores, published: Arc::default() }
     }
 
     /// Returns what a session with the operator publishes policies by. Connections are accepted from the first ones on.
@@ -350,6 +402,12 @@ impl Service {
         self.grpc
     }
 
+    /// Returns the address of the port for checks, if there is one.
+    #[must_use]
+    pub fn checks(&self) -> Option<SocketAddr> {
+        self.checks
+    }
+
     /// Returns the addresses of the other ports, in the order of [`Options`].
     #[must_use]
     pub fn pages(&self) -> &[SocketAddr] {
@@ -377,111 +435,5 @@ impl Service {
         if let Some(tracer) = tracer {
             tracer.end().await;
         }
-    }
-}
-
-/// Accepts the connections of one worker.
-struct Acceptor {
-    methods: Methods,
-    certificates: Option<Certificates>,
-    drain: DrainWatch,
-    /// Places for connections of all workers.
-    places: Arc<Semaphore>,
-    age: ConnectionAge,
-    /// Tells when the first rules have come, if connections wait for them.
-    loaded: Option<watch::Receiver<Loaded>>,
-}
-
-impl Acceptor {
-    /// Accepts connections until the service stops, and waits for them. Returns the deadline.
-    async fn run(self, listener: std::net::TcpListener) -> Instant {
-        let connections = TaskTracker::new();
-        let mut drain = self.drain.clone();
-        let accepting = async {
-            if let Some(mut loaded) = self.loaded.clone() {
-                let _ = loaded.wait_for(|loaded| *loaded != Loaded::Nothing).await;
-            }
-            let listener = match TcpListener::from_std(listener) {
-                Ok(listener) => listener,
-                Err(error) => return tracing::error!(%error, "the gRPC port cannot be used"),
-            };
-            loop {
-                let Ok(place) = self.places.clone().acquire_owned().await else { return };
-                match listener.accept().await {
-                    Ok((stream, _)) => {
-                        let panics = self.methods.rls.metrics.panics.clone();
-                        let token = connections.token();
-                        let served = self.serve(stream);
-                        guard::spawn(
-                            async move {
-                                let _held = (place, token);
-                                served.await;
-                            },
-                            panics,
-                        );
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "cannot accept a connection");
-                        tokio::time::sleep(PAUSE_AFTER_ERROR).await;
-                    }
-                }
-            }
-        };
-        let deadline = tokio::select! {
-            deadline = drain.stopping() => deadline,
-            () = accepting => Instant::now(),
-        };
-        connections.close();
-        if tokio::time::timeout_at(deadline, connections.wait()).await.is_err() {
-            tracing::warn!(
-                connections = connections.len(),
-                "the grace period is over, closing the remaining connections"
-            );
-        }
-        deadline
-    }
-
-    fn serve(&self, stream: TcpStream) -> impl Future<Output = ()> + Send + use<> {
-        let (methods, age, drain) = (self.methods.clone(), self.age, self.drain.clone());
-        let certificates = self.certificates.clone();
-        async move {
-            let _open = Open::new(methods.rls.metrics.connections.clone());
-            let _ = stream.set_nodelay(true);
-            let Some(certificates) = certificates else {
-                return grpc::serve(stream, methods, age, drain, std::future::pending()).await;
-            };
-            let distrusted = certificates.distrusted();
-            let acceptor = TlsAcceptor::from(certificates.config());
-            match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => {
-                    let shown = stream.get_ref().1.peer_certificates();
-                    let certificate = shown.and_then(<[_]>::first);
-                    if certificates.accepts(certificate) {
-                        let methods = methods.for_caller(certificate);
-                        grpc::serve(stream, methods, age, drain, distrusted).await;
-                    } else {
-                        tracing::debug!("a caller's certificate has another name than the one that may ask");
-                    }
-                }
-                Ok(Err(error)) => tracing::debug!(%error, "a caller failed the handshake of TLS"),
-                Err(_) => tracing::debug!("a caller did not finish the handshake of TLS"),
-            }
-        }
-    }
-}
-
-/// Counts an open connection.
-struct Open(Gauge);
-
-impl Open {
-    fn new(connections: Gauge) -> Self {
-        connections.inc();
-        Self(connections)
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.dec();
     }
 }

@@ -1,4 +1,4 @@
-//! The certificates of the gRPC port, from files that are read again when they change.
+//! The certificates of the ports of callers, from files that are read again when they change.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -40,8 +40,17 @@ pub struct TlsError {
     reason: String,
 }
 
-/// The contents of the files, and the configuration that was made of them.
-type InUse = (Vec<Vec<u8>>, Arc<ServerConfig>);
+/// The protocols of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocols {
+    /// HTTP/2 alone.
+    Http2,
+    /// HTTP/2 or HTTP/1.
+    Any,
+}
+
+/// The contents of the files, and the configurations that were made of them: for HTTP/2 alone, and for any version.
+type InUse = (Vec<Vec<u8>>, [Arc<ServerConfig>; 2]);
 
 /// The certificate in use. Clones share it.
 #[derive(Debug, Clone)]
@@ -83,8 +92,12 @@ impl Certificates {
     }
 
     /// Returns the configuration for the next connection.
-    pub(crate) fn config(&self) -> Arc<ServerConfig> {
-        self.current.load().1.clone()
+    pub(crate) fn config(&self, protocols: Protocols) -> Arc<ServerConfig> {
+        let [http2, any] = &self.current.load().1;
+        match protocols {
+            Protocols::Http2 => http2.clone(),
+            Protocols::Any => any.clone(),
+        }
     }
 
     /// Takes changes of the files over. A file that cannot be used is told once, and what is in use stays. Never returns.
@@ -123,7 +136,7 @@ impl TlsFiles {
     }
 
     /// `bytes` has the contents in the order of the fields.
-    fn config(&self, bytes: &[Vec<u8>]) -> Result<Arc<ServerConfig>, TlsError> {
+    fn config(&self, bytes: &[Vec<u8>]) -> Result<[Arc<ServerConfig>; 2], TlsError> {
         let certificates = pem_certificates(&self.certificate, &bytes[0])?;
         let key = PrivateKeyDer::from_pem_slice(&bytes[1]).map_err(|error| failed(&self.key, &error))?;
         let builder = ServerConfig::builder();
@@ -143,7 +156,9 @@ impl TlsFiles {
         let config = builder.with_single_cert(certificates, key);
         let mut config = config.map_err(|error| failed(&self.certificate, &error))?;
         config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Arc::new(config))
+        let mut any = config.clone();
+        any.alpn_protocols.push(b"http/1.1".to_vec());
+        Ok([config, any].map(Arc::new))
     }
 }
 

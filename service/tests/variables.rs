@@ -189,7 +189,7 @@ fn the_variables_of_envoy_gateway_are_honoured() {
         ("LOG_LEVEL", "info"),
     ])
     .unwrap();
-    let Source::Xds(server) = &settings.source else { panic!("{:?}", settings.source) };
+    let Some(Source::Xds(server)) = &settings.source else { panic!("{:?}", settings.source) };
     assert_eq!((&*server.address, &*server.node), ("envoy-gateway:18001", "envoy-ratelimit"));
     let tls = server.tls.as_ref().unwrap();
     assert_eq!(tls.ca.as_deref(), Some("/certs/ca.crt".as_ref()));

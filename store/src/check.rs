@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD;
-use sluice_limiter::{Decision, KeyRegistry, MAX_COUNT, Rate, Record};
+use sluice_limiter::{
+    Algorithm, Decision, Holder, KeyRegistry, MAX_COUNT, Period, Rate, Record, Requests, Reserved,
+};
 use smallvec::SmallVec;
 
 use crate::key_usage::{CounterSet, KeyUsages};
@@ -188,6 +190,31 @@ pub struct Settlement {
     pub overflowed: bool,
 }
 
+/// The taking of a reservation out of the ledger of a counter, see [`ledger`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taking {
+    /// The ledger.
+    pub ledger: Arc<LimitSpec>,
+    /// The key of the counter.
+    pub key: KeyHash,
+    /// The reservation; `None` for the oldest.
+    pub id: Option<Holder>,
+}
+
+/// Returns the limit that keeps the open reservations of a limit with this scope. A check has one counter of it beside that of the
+/// limit, with the same key and the same cost. The reservation with this id is open for `lasts`.
+#[must_use]
+pub fn ledger(scope: &str, id: Holder, lasts: Period) -> LimitSpec {
+    let rate = Rate {
+        requests: Requests::MAX,
+        period: lasts,
+        algorithm: Algorithm::Reservations { id },
+        soft: None,
+        count_denied: false,
+    };
+    LimitSpec::new(format!("{scope}~reserved"), vec![rate])
+}
+
 /// The records of one counter: one for each of its rates, in the order of the rates.
 pub type Records = SmallVec<[Record; 1]>;
 
@@ -274,6 +301,11 @@ impl Settlement {
         let cost = u64::try_from(self.delta).ok().filter(|cost| *cost > 0)?;
         Some(Counter { limit: self.limit.clone(), key: self.key, cost: cost.min(MAX_COUNT) })
     }
+}
+
+/// Takes a reservation out of the records of a ledger at `now`; `None` if there is no such one.
+pub fn take(taking: &Taking, stored: &mut [Record], now: u64) -> Option<Reserved> {
+    stored.iter_mut().find(|record| record.tag.is_ledger())?.take_reservation(taking.id, now)
 }
 
 /// Refunds a part of a charge in a counter's records at `now`. Rates without a record are skipped.

@@ -32,7 +32,9 @@ mod pending_call;
 mod plan;
 pub mod redis;
 
-pub use check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, MAX_COUNTERS, Settlement};
+pub use check::{
+    CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, MAX_COUNTERS, Settlement, Taking, ledger,
+};
 pub use clock::Clock;
 pub use eviction::Eviction;
 pub use failure::{StoreError, StoreFault, StoreHealth};

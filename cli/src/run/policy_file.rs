@@ -4,15 +4,21 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use sluice_config::policy::DEFAULT_STORE;
 use sluice_config::prepared::Blobs;
-use sluice_config::{CompiledPolicy, PreparedPolicy};
+use sluice_config::{CompiledPolicy, Nack, PreparedPolicy};
 use sluice_crds::Installation;
 use sluice_crds::manifest::load;
+use sluice_crds::policy::Enforcer;
+use sluice_engine::Publisher;
 
 use crate::input::read;
+
+/// Interval at which the policy file is checked for changes.
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A policy with its name as `NAMESPACE/NAME`.
 pub(crate) type NamedPolicy = (String, Arc<PreparedPolicy>);
@@ -22,6 +28,8 @@ pub(crate) type NamedPolicy = (String, Arc<PreparedPolicy>);
 pub(crate) struct PolicyFile {
     path: PathBuf,
     installation: Installation,
+    /// Only the policies that this enforces take part.
+    enforcer: Enforcer,
     /// Content of the file, or the error of reading it.
     last: Result<String, String>,
 }
@@ -31,9 +39,10 @@ impl PolicyFile {
     pub(crate) fn open(
         path: PathBuf,
         installation: Installation,
+        enforcer: Enforcer,
     ) -> anyhow::Result<(Self, Vec<NamedPolicy>)> {
         let text = read(&path).with_context(|| path.display().to_string())?;
-        let file = Self { path, installation, last: Ok(text.clone()) };
+        let file = Self { path, installation, enforcer, last: Ok(text.clone()) };
         let policies = file.load(&text)?;
         Ok((file, policies))
     }
@@ -60,16 +69,27 @@ impl PolicyFile {
 
     /// Returns all policies of a text, or an error with a line for each problem.
     fn load(&self, text: &str) -> anyhow::Result<Vec<NamedPolicy>> {
-        load_policies(&self.name(), text, &self.installation, |_| (), |warning| tracing::warn!("{warning}"))
+        let takes = Some(self.enforcer);
+        load_policies(
+            &self.name(),
+            text,
+            &self.installation,
+            takes,
+            |_| (),
+            |warning| {
+                tracing::warn!("{warning}");
+            },
+        )
     }
 }
 
-/// Returns all policies of a file with this name and text, each after an edit, or an error with a line for each problem. `warn` takes the
-/// warnings of `sluice check`.
+/// Returns all policies of a file with this name and text that an enforcer enforces, each after an edit, or an error with a line for each
+/// problem. `warn` takes the warnings of `sluice check`.
 pub(crate) fn load_policies(
     name: &str,
     text: &str,
     installation: &Installation,
+    enforcer: Option<Enforcer>,
     mut edit: impl FnMut(&mut CompiledPolicy),
     mut warn: impl FnMut(String),
 ) -> anyhow::Result<Vec<NamedPolicy>> {
@@ -81,6 +101,16 @@ pub(crate) fn load_policies(
     loaded.skipped.iter().chain(&loaded.misread).for_each(|warning| warn(format!("{name}:{warning}")));
     anyhow::ensure!(!loaded.policies.is_empty(), "{name}: the file contains no RateLimitPolicy");
     for policy in loaded.policies {
+        let (takes_part, mend) = match enforcer {
+            None => (true, ""),
+            Some(Enforcer::Sidecar) => (policy.enforced_by.sidecar, "Sidecar"),
+            Some(Enforcer::Service) => (policy.enforced_by.service, "Service"),
+        };
+        if !takes_part {
+            let policy = format!("{}/{}", policy.namespace, policy.name);
+            warn(format!("{name}: policy {policy} is left out: add {mend} to its spec.enforcedBy"));
+            continue;
+        }
         for warning in &policy.warnings {
             warn(format!("{name}:{warning}"));
         }
@@ -96,5 +126,28 @@ pub(crate) fn load_policies(
             .with_context(|| format!("{name}: {}/{}", policy.namespace, policy.name))?;
         policies.push((format!("{}/{}", policy.namespace, policy.name), Arc::new(prepared)));
     }
+    if let (true, Some(enforcer)) = (policies.is_empty(), enforcer) {
+        anyhow::bail!(
+            "{name}: no policy has {enforcer:?} in spec.enforcedBy: write enforcedBy: [{enforcer:?}]"
+        );
+    }
     Ok(policies)
+}
+
+/// Returns the policies if an engine can apply all of them; otherwise an error with a line for each nack.
+pub(crate) fn applicable(file: &PolicyFile, policies: Vec<NamedPolicy>) -> anyhow::Result<Vec<NamedPolicy>> {
+    let nacks: Vec<(String, Nack)> = Publisher::misfits(&policies);
+    if nacks.is_empty() {
+        return Ok(policies);
+    }
+    let lines = nacks.iter().map(|(name, nack)| format!("{}: {name}: {nack}", file.name()));
+    Err(anyhow!(lines.collect::<Vec<_>>().join("\n")))
+}
+
+/// Logs that an edit is not applied.
+pub(crate) fn rejected(file: &PolicyFile, error: &anyhow::Error) {
+    for line in format!("{error:#}").lines() {
+        tracing::error!("{line}");
+    }
+    tracing::warn!(file = file.name(), "edit rejected, keeping the previous policies");
 }

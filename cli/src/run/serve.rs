@@ -1,11 +1,11 @@
 //! Serves requests until a signal arrives.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
+use sluice_config::PreparedPolicy;
 use sluice_config::store_access::StoreChoices;
-use sluice_config::{Nack, PreparedPolicy};
+use sluice_crds::policy::Enforcer;
 use sluice_host::logging;
 use sluice_host::signals::Signals;
 use sluice_sidecar::process::run::shut_down;
@@ -13,10 +13,7 @@ use sluice_sidecar::{Options, Publisher, Route, Sidecar};
 use tokio::runtime;
 
 use crate::run::args::Args;
-use crate::run::policy_file::{NamedPolicy, PolicyFile};
-
-/// Interval at which the policy file is checked for changes.
-const POLL_INTERVAL: Duration = Duration::from_millis(500);
+use crate::run::policy_file::{POLL_INTERVAL, PolicyFile, applicable, rejected};
 
 /// Runs until a signal arrives.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
@@ -42,7 +39,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         log_format: _,
         log: _,
     } = args;
-    let (mut file, policies) = PolicyFile::open(policy, (&installation).into())?;
+    let (mut file, policies) = PolicyFile::open(policy, (&installation).into(), Enforcer::Sidecar)?;
     let stores = StoreChoices::only(store.choice()?);
     let mut signals = Signals::new().context("cannot install signal handlers")?;
     let mut options = Options::new(vec![Route { listen, upstream: upstream.clone() }]);
@@ -84,24 +81,9 @@ async fn follow(file: &mut PolicyFile, publisher: &Publisher, stores: &StoreChoi
                 let _ = publisher.publish(stores, &policies);
                 tracing::info!(file = file.name(), policies = names(&policies), "policies applied");
             }
-            Err(error) => {
-                for line in format!("{error:#}").lines() {
-                    tracing::error!("{line}");
-                }
-                tracing::warn!(file = file.name(), "edit rejected, keeping the previous policies");
-            }
+            Err(error) => rejected(file, &error),
         }
     }
-}
-
-/// Returns the policies if the sidecar can apply all of them; otherwise an error with a line for each nack.
-fn applicable(file: &PolicyFile, policies: Vec<NamedPolicy>) -> anyhow::Result<Vec<NamedPolicy>> {
-    let nacks: Vec<(String, Nack)> = Publisher::misfits(&policies);
-    if nacks.is_empty() {
-        return Ok(policies);
-    }
-    let lines = nacks.iter().map(|(name, nack)| format!("{}: {name}: {nack}", file.name()));
-    Err(anyhow!(lines.collect::<Vec<_>>().join("\n")))
 }
 
 fn names(policies: &[(String, Arc<PreparedPolicy>)]) -> String {

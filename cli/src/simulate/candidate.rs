@@ -58,7 +58,7 @@ impl Candidate {
                 limit.public_parts = (0..limit.key.len()).collect();
             }
         };
-        let policies = load_policies(name, text, installation, edit, |warning| warnings.push(warning))?;
+        let policies = load_policies(name, text, installation, None, edit, |warning| warnings.push(warning))?;
         let simulation = Simulation::begin(&policies, begin).map_err(|nacks| {
             let lines = nacks.iter().map(|(policy, nack)| format!("{name}: {policy}: {nack}"));
             anyhow!(lines.collect::<Vec<_>>().join("\n"))

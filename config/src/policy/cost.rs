@@ -53,6 +53,8 @@ pub enum ResponseCostSource {
     JsonField(Vec<String>),
     /// The length of the body in bytes.
     BodyBytes,
+    /// Whoever has asked the service reports it.
+    Reported,
 }
 
 /// The outcomes of requests that count.

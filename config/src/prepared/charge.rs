@@ -82,6 +82,8 @@ pub enum ResponseSource {
     JsonField(Arc<[Box<[u8]>]>),
     /// The length of the body in bytes.
     BodyBytes,
+    /// Whoever has asked the service reports it. A response does not show it.
+    Reported,
 }
 
 impl PreparedCharge {
@@ -142,6 +144,12 @@ impl PreparedCharge {
     #[must_use]
     pub fn has_expression(&self) -> bool {
         matches!(self.request, RequestCharge::Expression { .. })
+    }
+
+    /// Returns what is charged in advance for the cost that the response adds.
+    #[must_use]
+    pub fn reserve(&self) -> u64 {
+        self.reserve
     }
 
     /// Returns how the outcome of a request corrects its charge, if it does.
@@ -217,6 +225,7 @@ impl ResponseCharge {
                 path.iter().map(|name| name.as_bytes().to_vec().into_boxed_slice()).collect(),
             ),
             ResponseCostSource::BodyBytes => ResponseSource::BodyBytes,
+            ResponseCostSource::Reported => ResponseSource::Reported,
         };
         Ok(Self { source, reserve: cost.reserve.min(MAX_COUNT) })
     }

@@ -186,6 +186,19 @@ impl PreparedLimit {
         self.descriptors.is_none() || !self.matches.is_empty()
     }
 
+    /// Reports whether a question of a gateway reserves something, which is settled when the request has ended: a slot, or the cost
+    /// of the response.
+    #[must_use]
+    pub fn reserves(&self) -> bool {
+        match &self.kind {
+            PreparedKind::Slots(_) => true,
+            PreparedKind::Rates { .. } => {
+                self.charge.settlement().is_some_and(|terms| terms.response.is_some())
+            }
+            PreparedKind::Adaptive(_) => false,
+        }
+    }
+
     /// Names the effect on a request for which the limit has no room.
     #[must_use]
     pub fn effect_name(&self) -> &'static str {

@@ -3,8 +3,8 @@
 use sluice_config::CompiledPolicy;
 
 use super::problem::Problem;
-use crate::policy::OverrideSources;
 use crate::policy::jwt::JwksSource;
+use crate::policy::{EnforcedBy, OverrideSources};
 use crate::store::CompiledStore;
 
 /// A policy from a file.
@@ -14,6 +14,8 @@ pub struct LoadedPolicy {
     pub namespace: String,
     /// Name of the policy.
     pub name: String,
+    /// Its enforcers.
+    pub enforced_by: EnforcedBy,
     /// The compiled policy.
     pub compiled: CompiledPolicy,
     /// Settings that are valid but probably not intended.

@@ -220,14 +220,15 @@ fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<Load
     match kind {
         Kind::Policy => {
             let compiled = compile(&object, installation).map_err(located);
-            let Compiled { policy, pods: _, enforced_by: _, overrides, jwks, warnings } = match compiled {
+            let Compiled { policy, pods: _, enforced_by, overrides, jwks, warnings } = match compiled {
                 Ok(compiled) if problems.is_empty() => compiled,
                 Ok(_) => return Err(problems),
                 Err(found) => return Err(with_metadata(problems, found)),
             };
             let (namespace, warnings) = (policy.namespace.clone(), located(warnings));
             let (tables, missing) = (Vec::new(), Vec::new());
-            let loaded = LoadedPolicy { namespace, name, compiled: policy, warnings, tables, missing };
+            let loaded =
+                LoadedPolicy { namespace, name, enforced_by, compiled: policy, warnings, tables, missing };
             let line =
                 |of: &OverrideSources| line_of(node, &format!("spec.limits[{}].overridesFrom", of.limit));
             let lines = overrides.iter().map(line).collect();

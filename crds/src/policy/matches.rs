@@ -167,7 +167,7 @@ impl Match {
             );
         }
         if rls.is_some() && place == Place::Other {
-            at.at("rls").violation("is only allowed in `matches` of a limit in `limits`: remove it");
+            at.at("rls").violation("is only allowed in `matches` of a limit in `limits`, or of one in `concurrency` with `max`: remove it");
         } else if rls.is_some() && *self != (Self { rls: rls.clone(), ..Self::default() }) {
             at.at("rls")
                 .violation("is about a gateway's question, which has nothing else: use an entry of its own");

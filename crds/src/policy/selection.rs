@@ -68,8 +68,8 @@ impl Selection {
             entries.map(|(n, entry)| entry.compile_in(&at.at(field).entry(n), place)).collect()
         };
         let place = match kind {
-            LimitKind::Rates(_) => Place::Limit,
-            LimitKind::Slots(_) | LimitKind::Adaptive(_) => Place::Other,
+            LimitKind::Rates(_) | LimitKind::Slots(_) => Place::Limit,
+            LimitKind::Adaptive(_) => Place::Other,
         };
         CompiledLimit {
             name: name.clone(),

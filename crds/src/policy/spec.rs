@@ -20,6 +20,7 @@ use crate::checks::installation::Installation;
 use crate::policy::OverrideSources;
 use crate::policy::enforced_by::{self, EnforcedBy, Enforcer};
 use crate::policy::jwt::JwksSource;
+use crate::policy::questions::Questioned;
 use crate::policy::{
     ClientAddress, Concurrency, Jwt, Limit, PodSelection, Priority, RateLimitPolicyStatus, StoreRef,
     TargetRef, priority, questions, target_ref,
@@ -68,7 +69,8 @@ pub struct RateLimitPolicySpec {
     pub target_refs: Vec<TargetRef>,
     /// The enforcers of the policy. A limit has one counter for all that enforce it.
     /// - Sidecar (default): the sidecars of the selected pods, for requests of HTTP.
-    /// - Service: the service of the installation, for questions of gateways that an entry of `matches` with `rls` names.
+    /// - Service: the service of the installation, for checks of applications, which name the limit and the client, and for questions
+    ///   of gateways that an entry of `matches` with `rls` names.
     #[serde(default = "enforced_by::sidecar")]
     #[schemars(length(min = 1, max = 2))]
     #[x_kube(merge_strategy = ListMerge::Set)]
@@ -167,7 +169,8 @@ impl RateLimitPolicySpec {
         let limits = limits.map(|(n, limit)| {
             let at = at.at("limits").entry(n);
             let mut compiled = limit.compile(&at, self.mode, installation);
-            questions::check(&at, limit, &mut compiled, by, installation, &namespace);
+            let questioned = Questioned::of_limit(limit);
+            questions::check(&at, &questioned, &mut compiled, by, installation, &namespace);
             Some(compiled)
         });
         let concurrency = self.concurrency.iter().enumerate().map(|(n, limit)| {
@@ -181,7 +184,10 @@ impl RateLimitPolicySpec {
                     limit.selection.name
                 ));
             }
-            limit.compile(&at, self.mode)
+            let mut compiled = limit.compile(&at, self.mode)?;
+            let questioned = Questioned::of_concurrency(limit);
+            questions::check(&at, &questioned, &mut compiled, by, installation, &namespace);
+            Some(compiled)
         });
         let limits: Option<Vec<_>> = limits.chain(concurrency).collect::<Vec<_>>().into_iter().collect();
         let priorities = priority::compile(&at.at("priorities"), &self.priorities);
@@ -209,28 +215,15 @@ impl RateLimitPolicySpec {
 
     /// Checks what depends on who enforces the policy.
     fn check_enforcers(&self, at: &Field<'_>, by: EnforcedBy, namespace: &str) {
-        let has_rls =
-            || self.limits.iter().flat_map(|limit| &limit.selection.matches).any(|entry| entry.rls.is_some());
-        if by.service && by.sidecar && !has_rls() {
-            at.at("enforcedBy").violation(
-                "has Service, which is asked nothing about this policy: add an entry with `rls` to `matches` of a limit, or remove \
-                 Service",
-            );
-        }
-        let are_set = [
-            ("selector", self.selector.is_some()),
-            ("targetRefs", !self.target_refs.is_empty()),
-            ("concurrency", !self.concurrency.is_empty()),
-        ];
+        let are_set = [("selector", self.selector.is_some()), ("targetRefs", !self.target_refs.is_empty())];
         let is_own = |domain: &str| {
             let rest = domain.strip_prefix(namespace);
             namespace.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        let mut domains = self
-            .limits
-            .iter()
-            .flat_map(|limit| &limit.selection.matches)
-            .filter_map(|entry| entry.rls.as_ref());
+        let of_limits = self.limits.iter().map(|limit| &limit.selection);
+        let selections = of_limits.chain(self.concurrency.iter().map(|limit| &limit.selection));
+        let mut domains =
+            selections.flat_map(|selection| &selection.matches).filter_map(|entry| entry.rls.as_ref());
         if self.store_ref.is_some() && domains.any(|rls| !is_own(&rls.domain)) {
             at.at("storeRef").violation(
                 "is not allowed with a domain that is not the namespace's own, because a question waits for all stores: remove it",

@@ -10,74 +10,13 @@ use sluice_limiter::{Algorithm, Burst, Period, Rate, Requests};
 use sluice_store::{KeyHash, LimitPlan, LimitSpec, PlannedCounter};
 use smallvec::SmallVec;
 
-use crate::descriptors::question::{CurrentLimit, Hits, Outcome, OverrideRate, Question, Status};
+use crate::descriptors::question::{Descriptor, Hits, OverrideRate, Question};
 use crate::limit::active::{ActivePolicy, Effect};
 use crate::limit::index::LimitIndex;
 use crate::limit::snapshot::Snapshot;
-
-/// Most counters of a question: descriptors times the limits that count each.
-pub(super) const MAX_CHECKED: usize = 1024;
-
-/// A counter that is checked.
-#[derive(Debug)]
-pub(super) struct Checked {
-    /// Positions of the descriptors that it is for.
-    pub(super) positions: SmallVec<[usize; 1]>,
-    pub(super) limit: LimitIndex,
-    pub(super) counter: PlannedCounter,
-    /// Name of the rule.
-    pub(super) name: Arc<str>,
-    pub(super) is_quota: bool,
-    /// Whether the rule is in Shadow.
-    pub(super) is_observed: bool,
-    pub(super) gives_back: bool,
-    /// Whether its hits were used already.
-    pub(super) is_used: bool,
-    /// Whether a policy has the limit, and not a domain of ratelimit's configuration.
-    pub(super) is_of_policy: bool,
-    /// Position of the store that has the counter.
-    pub(super) store: usize,
-    /// A check has each counter once. A counter that has two numbers in a question, because a descriptor brings one along, is
-    /// checked again after all others.
-    pub(super) layer: usize,
-}
-
-impl Checked {
-    /// Creates the counter of one descriptor, which is enforced and no quota.
-    fn new(
-        (position, hits): (usize, Hits),
-        limit: LimitIndex,
-        (plan, key): (Arc<LimitPlan>, KeyHash),
-        store: usize,
-    ) -> Self {
-        Self {
-            positions: SmallVec::from_slice(&[position]),
-            limit,
-            counter: PlannedCounter { limit: plan, key, cost: cost(hits) },
-            name: Arc::default(),
-            is_quota: false,
-            is_observed: false,
-            gives_back: matches!(hits, Hits::GivenBack(_)),
-            is_used: matches!(hits, Hits::Used(_)),
-            is_of_policy: false,
-            store,
-            layer: 0,
-        }
-    }
-}
-
-/// The descriptors of a question by how they are checked.
-#[derive(Debug, Default)]
-pub(super) struct Groups {
-    /// Checked together, in the order of their layers and stores.
-    pub(super) asked: SmallVec<[Checked; 2]>,
-    /// Each checked alone: they deny nothing.
-    pub(super) observed: Vec<Checked>,
-    pub(super) used: Vec<Checked>,
-    pub(super) given_back: Vec<Checked>,
-    /// A rule admits nothing, so what is asked for is only looked at.
-    pub(super) is_denied: bool,
-}
+use crate::question::counters::{Checked, Groups, MAX_CHECKED, Use, denied_without_counting, strict};
+use crate::question::token::{Entry, Token};
+use crate::question::{CurrentLimit, Outcome, Status};
 
 /// Finds the rule of each descriptor, and divides them by how they are checked. Writes the status of those that nothing counts.
 pub(super) fn group(
@@ -114,7 +53,8 @@ pub(super) fn group(
         };
         if let Some(unit) = nothing {
             let name = rule(n).map(|rule| rule.name.clone()).unwrap_or_default();
-            let limit = Some(CurrentLimit { requests: 0, unit, multiplier: 1, name });
+            let period_millis = unit.seconds() * 1000;
+            let limit = CurrentLimit { requests: 0, period_millis, unit, multiplier: 1, name };
             let is_quota = rule(n).is_some_and(|rule| rule.is_quota);
             let outcome = match (is_observed, is_quota) {
                 (true, _) => Outcome::Observed,
@@ -122,8 +62,7 @@ pub(super) fn group(
                 (false, false) => Outcome::OverLimit,
             };
             groups.is_denied |= outcome == Outcome::OverLimit && !question.is_shadow;
-            let (reset_seconds, headers) = (until_next(unit), Vec::new());
-            statuses[n] = Status { outcome, limit, remaining: 0, reset_seconds, is_quota, headers };
+            statuses[n] = Status::nothing(outcome, limit, until_next(unit), is_quota);
             continue;
         }
         let number = match (found[n].as_ref().map(|found| found.rule.allowance), descriptor.rate) {
@@ -145,37 +84,20 @@ pub(super) fn group(
             name: rule(n).map(|rule| rule.name.clone()).unwrap_or_default(),
             is_quota: rule(n).is_some_and(|rule| rule.is_quota),
             is_observed,
-            ..Checked::new((n, descriptor.hits), limit, (plan, KeyHash(key)), policy.store)
+            ..Checked::new(
+                n,
+                limit,
+                counter(plan, key, cost(descriptor.hits)),
+                what(descriptor.hits),
+                policy.store,
+            )
         };
-        groups.add(descriptor.hits, checked, question.is_shadow);
+        groups.add(checked, question.is_shadow);
     }
     groups
 }
 
 impl Groups {
-    /// Adds a counter to those that are checked as it is.
-    fn add(&mut self, hits: Hits, checked: Checked, is_shadow: bool) {
-        match hits {
-            Hits::Used(_) => self.used.push(checked),
-            Hits::GivenBack(_) => self.given_back.push(checked),
-            Hits::One | Hits::None if checked.is_quota || checked.is_observed || is_shadow => {
-                self.observed.push(checked);
-            }
-            Hits::One | Hits::None => add(&mut self.asked, checked),
-        }
-    }
-
-    /// Returns the number of counters.
-    pub(super) fn len(&self) -> usize {
-        self.asked.len() + self.observed.len() + self.used.len() + self.given_back.len()
-    }
-
-    /// Puts those that are checked together into their order.
-    pub(super) fn sorted(mut self) -> Self {
-        self.asked.sort_by_key(|checked| (checked.layer, checked.store));
-        self
-    }
-
     /// Finds the limits of policies that count each descriptor, and divides them by how they are checked. Writes the status of those
     /// that a limit denies or admits without counting.
     pub(super) fn add_limits(
@@ -200,53 +122,99 @@ impl Groups {
                     continue;
                 }
                 policy.prepared.note_asked();
-                let (key, rates) = match prepared
-                    .identify_descriptor(&descriptor.pairs, snapshot.secret(policy))
-                {
-                    Ok(Identified::Counted { key, rates, cost: _ }) => (key, rates),
-                    Ok(Identified::Refused(_)) => {
-                        let outcome = if is_observed { Outcome::Observed } else { Outcome::OverLimit };
-                        self.is_denied |= !is_observed && !question.is_shadow;
-                        let (unit, multiplier) =
-                            active.base().plan.spec.rates.first().map_or((RateUnit::Second, 1), RateUnit::of);
-                        let limit =
-                            Some(CurrentLimit { requests: 0, unit, multiplier, name: active.name.clone() });
-                        let reset_seconds = unit.seconds().saturating_mul(multiplier.into());
-                        let headers = Vec::new();
-                        statuses[n].merge(Status {
-                            outcome,
-                            limit,
-                            remaining: 0,
-                            reset_seconds,
-                            is_quota: false,
-                            headers,
-                        });
-                        continue;
-                    }
-                    Err(NotApplied::Unlimited) => {
-                        statuses[n].merge(Status::without_limit(Outcome::Unlimited, u64::MAX, false));
-                        continue;
-                    }
-                    Err(_) => continue,
-                };
+                let (key, rates) =
+                    match prepared.identify_descriptor(&descriptor.pairs, snapshot.secret(policy)) {
+                        Ok(Identified::Counted { key, rates, cost: _ }) => (key, rates),
+                        Ok(Identified::Refused(_)) => {
+                            let outcome = if is_observed { Outcome::Observed } else { Outcome::OverLimit };
+                            self.is_denied |= !is_observed && !question.is_shadow;
+                            statuses[n].merge(denied_without_counting(active, outcome));
+                            continue;
+                        }
+                        Err(NotApplied::Unlimited) => {
+                            statuses[n].merge(Status::without_limit(Outcome::Unlimited, u64::MAX, false));
+                            continue;
+                        }
+                        Err(_) => continue,
+                    };
                 let limit = LimitIndex { rates, ..base };
-                let plan = match (descriptor.rate, prepared.max_override()) {
-                    (Some(rate), Some(max)) => {
-                        let requests = rate.requests.min(u32::try_from(max).unwrap_or(u32::MAX));
-                        override_plan(snapshot, limit, policy, OverrideRate { requests, ..rate })
-                    }
-                    _ => snapshot.rates(limit).plan.clone(),
+                let (what, plan, cost) = if prepared.reserves() {
+                    let secret = snapshot.secret(policy);
+                    self.reserving(snapshot, limit, descriptor, |token| {
+                        token.entry(secret, &prepared.scope, KeyHash(key))
+                    })
+                } else {
+                    let plan = match (descriptor.rate, prepared.max_override()) {
+                        (Some(rate), Some(max)) => {
+                            let requests = rate.requests.min(u32::try_from(max).unwrap_or(u32::MAX));
+                            override_plan(snapshot, limit, policy, OverrideRate { requests, ..rate })
+                        }
+                        _ => snapshot.rates(limit).plan.clone(),
+                    };
+                    (what(descriptor.hits), plan, cost(descriptor.hits))
                 };
-                let checked = Checked {
-                    name: active.name.clone(),
-                    is_observed,
-                    is_of_policy: true,
-                    ..Checked::new((n, descriptor.hits), limit, (plan, KeyHash(key)), policy.store)
-                };
-                self.add(descriptor.hits, checked, question.is_shadow);
+                let counter = counter(plan, key, cost);
+                let checked = Checked::of_policy(n, limit, (policy, active), counter, what);
+                self.add(checked, question.is_shadow);
             }
         }
     }
+}
+
+impl Groups {
+    /// Returns what a descriptor does with a limit that reserves, the plan of the counter, and the cost. `entry_of` returns what
+    /// an id says of this counter.
+    fn reserving(
+        &mut self,
+        snapshot: &Snapshot,
+        limit: LimitIndex,
+        descriptor: &Descriptor<'_>,
+        entry_of: impl Fn(&Token) -> Option<Entry>,
+    ) -> (Use, Arc<LimitPlan>, u64) {
+        let active = snapshot.limit(limit);
+        let plan = strict(&snapshot.rates(limit).plan);
+        if let Some(id) = descriptor.reservation {
+            let named = Token::parse(id).and_then(|token| Some((token.number, entry_of(&token)?)));
+            return match named {
+                Some(named) => {
+                    let used = match descriptor.hits {
+                        Hits::GivenBack(_) => 0,
+                        hits => cost(hits),
+                    };
+                    (Use::Settle(Some(named)), plan, used)
+                }
+                // An id of another client, or of none, changes nothing.
+                None => (Use::Ask, plan, 0),
+            };
+        }
+        let reserve = |own: u64, groups: &mut Self| {
+            let (reserve, plan) = groups.reserve(snapshot, limit, None);
+            (Use::Reserve(reserve), plan, own)
+        };
+        match (&active.concurrency, descriptor.hits) {
+            (Some(_), Hits::One | Hits::Used(_)) => reserve(cost(descriptor.hits), self),
+            // Whose slot it is, only an id tells.
+            (Some(_), Hits::None | Hits::GivenBack(_)) => (Use::Ask, plan, 0),
+            (None, Hits::One | Hits::None) => {
+                let prepared = &snapshot.policy(limit).limits[usize::from(limit.limit)];
+                reserve(prepared.charge.reserve(), self)
+            }
+            (None, Hits::Used(used)) => (Use::Settle(None), plan, used),
+            (None, Hits::GivenBack(hits)) => (Use::GiveBack, plan, hits),
+        }
+    }
+}
+
+fn what(hits: Hits) -> Use {
+    match hits {
+        Hits::One | Hits::None => Use::Ask,
+        Hits::Used(_) => Use::Charge,
+        Hits::GivenBack(_) => Use::GiveBack,
+    }
+}
+
+fn counter(limit: Arc<LimitPlan>, key: u128, cost: u64) -> PlannedCounter {
+    PlannedCounter { limit, key: KeyHash(key), cost }
 }
 
 fn cost(hits: Hits) -> u64 {
@@ -261,23 +229,6 @@ fn cost(hits: Hits) -> u64 {
 fn until_next(unit: RateUnit) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     unit.seconds() - now % unit.seconds()
-}
-
-/// Adds a descriptor to those that are checked together.
-fn add(asked: &mut SmallVec<[Checked; 2]>, mut checked: Checked) {
-    let (key, spec) = (checked.counter.key, checked.counter.limit.spec.clone());
-    for other in asked.iter_mut().filter(|other| other.counter.key == key && other.store == checked.store) {
-        let others = &other.counter.limit.spec;
-        if *others == spec {
-            other.counter.cost += checked.counter.cost;
-            other.positions.extend(checked.positions);
-            return;
-        }
-        if others.scope == spec.scope {
-            checked.layer = checked.layer.max(other.layer + 1);
-        }
-    }
-    asked.push(checked);
 }
 
 /// Returns the plan of a limit with the rate that a descriptor brings along. It counts in the same counters if

@@ -210,6 +210,11 @@ impl ActiveLimit {
         }
     }
 
+    /// Reports whether the limit denies requests, and does not only mark or observe them.
+    pub(crate) fn denies(&self) -> bool {
+        matches!(self.effect, Effect::Deny)
+    }
+
     /// Counts a denial by a limit that denies nothing.
     pub(crate) fn count_passed_denial(&self) {
         match &self.effect {

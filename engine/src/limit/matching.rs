@@ -52,7 +52,18 @@ pub(crate) struct MatchedLimits {
 
 impl MatchedLimits {
     /// Matches a request against all policies of the snapshot. `request` returns what limits look at.
+    #[inline]
     pub(crate) fn find<'r>(snapshot: &Snapshot, request: impl FnOnce() -> RequestAttributes<'r>) -> Self {
+        Self::find_among(snapshot, |_| true, request)
+    }
+
+    /// Matches a request against some of the policies, which `applies` tells by their positions.
+    #[inline]
+    pub(crate) fn find_among<'r>(
+        snapshot: &Snapshot,
+        applies: impl Fn(u16) -> bool,
+        request: impl FnOnce() -> RequestAttributes<'r>,
+    ) -> Self {
         let mut matched = Self::default();
         if snapshot.policies.is_empty() {
             return matched;
@@ -67,6 +78,9 @@ impl MatchedLimits {
         };
         for of_policy in candidates.chunk_by(|(a, _), (b, _)| a == b) {
             let p = of_policy[0].0;
+            if !applies(p) {
+                continue;
+            }
             let policy = &snapshot.policies[usize::from(p)];
             let limits = of_policy.iter().map(|(_, limit)| usize::from(*limit));
             let secret = snapshot.secret(policy);

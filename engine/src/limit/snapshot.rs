@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use tokio::sync::watch;
 
 use crate::limit::active::{ActiveLimit, ActivePolicy, Effect};
-use crate::limit::index::LimitIndex;
+use crate::limit::index::{LimitIndex, ScopeHash};
 use crate::limit::rates::EffectiveRates;
 use crate::startup_policy::StartupPolicy;
 use crate::stores::limiter_handle::LimiterHandle;
@@ -39,6 +39,10 @@ pub(crate) struct Snapshot {
     domains: Arc<HashMap<Box<[u8]>, u16>>,
     /// The limits of other policies for the descriptors of each domain.
     described: Arc<HashMap<Box<[u8]>, Vec<Place>>>,
+    /// The limits of policies by their scopes, as ids of reservations name them.
+    scopes: Arc<HashMap<ScopeHash, Place>>,
+    /// The policies by `NAMESPACE/NAME`.
+    names: Arc<HashMap<Box<str>, u16>>,
     /// Policy and limit of each number in the index.
     places: Arc<[(u16, u16)]>,
     /// The headers with which limits mark requests. Those of clients are removed.
@@ -86,6 +90,8 @@ impl Snapshot {
             .zip(&*policies)
             .filter_map(|(p, policy)| Some((policy.prepared.domain.as_ref()?.name.as_bytes().into(), p)));
         let domains = Arc::new(domains.collect());
+        let scopes = Arc::new(limits().map(|(place, limit)| (ScopeHash::of(&limit.scope), place)).collect());
+        let names = others().map(|(p, policy)| (policy.prepared.qualified_name().into(), p)).collect();
         let limits = policies.iter().flat_map(|policy| &policy.prepared.limits);
         let mut mark_headers: HashSet<_> = limits.filter_map(|limit| limit.mark.clone()).collect();
         if !described.is_empty() {
@@ -97,6 +103,8 @@ impl Snapshot {
             policies,
             domains,
             described: Arc::new(described),
+            scopes,
+            names: Arc::new(names),
             index,
             places,
             mark_headers,
@@ -120,8 +128,21 @@ impl Snapshot {
     pub(crate) fn with_stores(&self, stores: Vec<(LimiterHandle, KeySecret)>) -> Self {
         let (policies, index, places) = (self.policies.clone(), self.index.clone(), self.places.clone());
         let (mark_headers, domains) = (self.mark_headers.clone(), self.domains.clone());
-        let (described, taken) = (self.described.clone(), self.taken.clone());
-        Self { stores, policies, domains, described, index, places, mark_headers, taken, ..*self }
+        let (described, taken, scopes) = (self.described.clone(), self.taken.clone(), self.scopes.clone());
+        let names = self.names.clone();
+        Self {
+            stores,
+            policies,
+            domains,
+            described,
+            scopes,
+            names,
+            index,
+            places,
+            mark_headers,
+            taken,
+            ..*self
+        }
     }
 
     /// Returns policy and limit of those that may apply to a request, in their order.
@@ -144,6 +165,17 @@ impl Snapshot {
     /// Returns the limits of policies that may count descriptors of a domain, in their order; `None` if there are none.
     pub(crate) fn described(&self, domain: &[u8]) -> Option<&[(u16, u16)]> {
         self.described.get(domain).map(Vec::as_slice)
+    }
+
+    /// Returns the position of the policy with this `NAMESPACE/NAME`.
+    pub(crate) fn by_name(&self, name: &str) -> Option<u16> {
+        self.names.get(name).copied()
+    }
+
+    /// Returns the limit of a policy with this scope.
+    pub(crate) fn by_scope(&self, scope: ScopeHash) -> Option<LimitIndex> {
+        let (policy, limit) = *self.scopes.get(&scope)?;
+        Some(LimitIndex { policy, limit, rates: 0 })
     }
 
     /// Reports whether gateways may have asked about a request before it reaches this pod.

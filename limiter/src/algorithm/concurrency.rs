@@ -21,6 +21,8 @@ use crate::record::{Kind, MAX_HOLDERS, Record, Tag};
 
 /// The largest number of slots.
 pub const MAX_CONCURRENT: u64 = 1_000_000;
+/// The longest lease of slots, in milliseconds. Callers of a limit may have leases of different lengths.
+pub const MAX_SLOT_LEASE_MS: u64 = 3_600_000;
 /// Estimated wait of a denied request, in microseconds.
 const RETRY_AFTER_MICROS: u64 = 1_000_000;
 
@@ -30,6 +32,9 @@ const RETRY_AFTER_MICROS: u64 = 1_000_000;
 pub struct Holder(u64);
 
 impl Holder {
+    /// The first number.
+    pub const FIRST: Self = Self(1);
+
     /// Checks the range.
     pub fn new(value: u64) -> Result<Self, OutOfRange> {
         within(value, 1, (1 << 48) - 1).map(Self)
@@ -60,9 +65,10 @@ impl Definition for Concurrency {
         Tag::new(Kind::Holders, 0, 1)
     }
 
-    /// Removes expired leases. No lease lasts longer than a period from now.
+    /// Removes expired leases. None lasts longer than the longest lease from now.
     fn roll(self, quota: Quota, mut stored: Record, now: u64) -> (Record, u64) {
-        let (millis, latest) = (now / 1000, lease_end(quota, now));
+        let millis = now / 1000;
+        let latest = millis + quota.period.millis().max(MAX_SLOT_LEASE_MS);
         let live = stored.tail.chunks_exact(3).filter(|holder| holder[1] > 0 && holder[2] > millis);
         stored.tail = live.flat_map(|holder| [holder[0], holder[1], holder[2].min(latest)]).collect();
         set_latest_expiry(&mut stored);
@@ -89,7 +95,7 @@ impl Definition for Concurrency {
         }
         let until = lease_end(quota, now);
         match record.tail.chunks_exact_mut(3).find(|other| other[0] == self.holder.0) {
-            Some(own) => (own[1], own[2]) = (own[1] + cost, until),
+            Some(own) => (own[1], own[2]) = (own[1] + cost, own[2].max(until)),
             None => record.tail.extend([self.holder.0, cost, until]),
         }
         set_latest_expiry(record);
@@ -101,7 +107,7 @@ impl Definition for Concurrency {
         let until = lease_end(quota, now);
         if let Some(own) = record.tail.chunks_exact_mut(3).find(|other| other[0] == self.holder.0) {
             own[1] = own[1].saturating_add_signed(delta).min(MAX_CONCURRENT);
-            own[2] = until;
+            own[2] = own[2].max(until);
         }
         record.tail = record.tail.chunks_exact(3).filter(|other| other[1] > 0).flatten().copied().collect();
         set_latest_expiry(record);

@@ -12,6 +12,7 @@
 //! - [`warm_up`]: the bucket that warms up.
 //! - [`block`]: the block of a client that is denied too often.
 //! - [`concurrency`]: slots shared by many processes.
+//! - [`reservations`]: the ledger of costs that were charged in advance.
 //! - [`stored`]: operations on a record without its rate.
 
 mod arrival;
@@ -22,6 +23,7 @@ mod definition;
 mod fixed_window;
 mod leaky_bucket;
 mod log;
+mod reservations;
 mod shape;
 mod sliding_window;
 mod stored;
@@ -33,10 +35,11 @@ use serde::{Deserialize, Serialize};
 use crate::number::Period;
 
 pub use block::MAX_BLOCK_AFTER;
-pub use concurrency::{Holder, MAX_CONCURRENT};
+pub use concurrency::{Holder, MAX_CONCURRENT, MAX_SLOT_LEASE_MS};
 pub use definition::Windows;
 pub use fixed_window::Alignment;
 pub use leaky_bucket::MaxWait;
+pub use reservations::Reserved;
 pub use shape::{PreviousPart, RecordView, Shape, Unit};
 pub use sliding_window::{Bound, SubWindows};
 pub use token_bucket::Burst;
@@ -48,6 +51,7 @@ pub(crate) use definition::{Checked, Definition};
 pub(crate) use fixed_window::FixedWindow;
 pub(crate) use leaky_bucket::LeakyBucket;
 pub(crate) use log::SlidingWindowLog;
+pub(crate) use reservations::Reservations;
 pub(crate) use sliding_window::SlidingWindow;
 pub(crate) use token_bucket::TokenBucket;
 
@@ -102,6 +106,13 @@ pub enum Algorithm {
         /// The process for which slots are taken.
         holder: Holder,
     },
+    /// Keeps the open reservations of a counter beside it. The period of the rate is the time for which one stays open. It is never
+    /// sent: each reservation has an id of its own.
+    #[serde(skip)]
+    Reservations {
+        /// The reservation that a check adds.
+        id: Holder,
+    },
 }
 
 /// Evaluates an expression with the definition of an algorithm. It is a macro so that the hot path is compiled
@@ -138,6 +149,10 @@ macro_rules! dispatch {
             }
             a::Algorithm::Concurrency { holder } => {
                 let $definition = a::Concurrency { holder };
+                $value
+            }
+            a::Algorithm::Reservations { id } => {
+                let $definition = a::Reservations { id };
                 $value
             }
         }

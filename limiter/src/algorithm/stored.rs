@@ -12,7 +12,9 @@ impl Record {
     pub fn expires_at(&self) -> u64 {
         let end = match self.tag.kind() {
             Some(Kind::FirstRequest | Kind::Log) => self.window.saturating_add(self.tag.period_millis()),
-            Some(Kind::Arrival | Kind::Holders | Kind::Block) => self.window.saturating_add(1),
+            Some(Kind::Arrival | Kind::Holders | Kind::Block | Kind::Reservations) => {
+                self.window.saturating_add(1)
+            }
             Some(Kind::WarmUp) => self.window.saturating_add(1 + MAX_WARM_UP_MS),
             Some(Kind::Sliding | Kind::Clock | Kind::Spread | Kind::Overrun) | None => {
                 clock_windows::expires_at(self)
@@ -40,7 +42,7 @@ impl Record {
             Some(Kind::FirstRequest) if is_far_ahead => fixed_window::rebase(&mut self, millis),
             Some(Kind::Log) if is_far_ahead => log::rebase(&mut self, millis),
             Some(Kind::FirstRequest | Kind::Log) => {}
-            Some(Kind::Arrival | Kind::WarmUp | Kind::Holders | Kind::Block) => {
+            Some(Kind::Arrival | Kind::WarmUp | Kind::Holders | Kind::Block | Kind::Reservations) => {
                 self.window = self.window.min(millis + 2 * MAX_PERIOD_MS);
             }
             Some(Kind::Sliding | Kind::Clock | Kind::Spread | Kind::Overrun) | None => {

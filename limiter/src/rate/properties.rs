@@ -146,7 +146,15 @@ impl Rate {
         let micros = match self.tag().kind() {
             Some(Kind::Sliding | Kind::Clock | Kind::Spread | Kind::FirstRequest) => decision.reset,
             Some(Kind::Log) if charged => self.period.micros(),
-            Some(Kind::Log | Kind::Arrival | Kind::WarmUp | Kind::Holders | Kind::Block | Kind::Overrun)
+            Some(
+                Kind::Log
+                | Kind::Arrival
+                | Kind::WarmUp
+                | Kind::Holders
+                | Kind::Block
+                | Kind::Reservations
+                | Kind::Overrun,
+            )
             | None => 0,
         };
         // Without usage there may be no counter.

@@ -8,20 +8,24 @@
 //! | 6 | `window`: the index of the newest window, or an instant in milliseconds |
 //! | width x n | n counts of `width` bytes (1 to 6), newest first: one for each window, two for a bucket |
 //!
-//! Two kinds have a list instead of the counts, preceded by its length in 2 bytes; their width is 6:
-//! - a log: each instant in 6 bytes, newest first;
-//! - holders: each with its number (6 bytes), its slots (4) and the expiry of its lease in milliseconds (6).
+//! Some kinds have a list instead of the counts, preceded by its length in 2 bytes; their width is 6:
+//! - a log or a block: each instant in 6 bytes, newest first;
+//! - holders: each with its number (6 bytes), its slots (4) and the expiry of its lease in milliseconds (6);
+//! - reservations: each with its id (6), its cost (6), the instant of its charge in milliseconds (6) and the microseconds beyond
+//!   (2), and its expiry in milliseconds (6).
 //!
 //! If a soft rate has gone over its number, a second record of kind `Overrun` and the same period follows.
 //! Its `window` is [`Overrun::since`], its only count the milliseconds from there to [`Overrun::last`].
 
-use super::kind::{Kind, MAX_DENIALS, MAX_HOLDERS, MAX_INSTANTS};
+use super::kind::{Kind, MAX_DENIALS, MAX_HOLDERS, MAX_INSTANTS, MAX_RESERVATIONS};
 use super::state::{Overrun, Record};
 use super::tag::Tag;
 use crate::number::{MAX_COUNT, MAX_PERIOD_MS};
 
 /// Numbers of a holder in the tail, and their widths in bytes: number, slots, expiry.
 const HOLDER: [usize; 3] = [6, 4, 6];
+/// Numbers of a reservation: id, cost, instant, microseconds beyond, expiry.
+const RESERVATION: [usize; 5] = [6, 6, 6, 2, 6];
 
 /// Bytes that are not a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -42,7 +46,8 @@ impl Record {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self.tag.kind() {
             Some(Kind::Log | Kind::Block) => self.encode_instants(out),
-            Some(Kind::Holders) => self.encode_holders(out),
+            Some(Kind::Holders) => self.encode_groups(out, HOLDER),
+            Some(Kind::Reservations) => self.encode_groups(out, RESERVATION),
             kind => self.encode_counts(out, kind),
         }
     }
@@ -53,12 +58,13 @@ impl Record {
         self.tail.iter().for_each(|&instant| write(out, instant, 6));
     }
 
-    fn encode_holders(&self, out: &mut Vec<u8>) {
+    /// Encodes a list whose entries have numbers of these widths.
+    fn encode_groups<const N: usize>(&self, out: &mut Vec<u8>, widths: [usize; N]) {
         write_head(out, self.tag, 6, self.window);
-        write(out, (self.tail.len() / 3) as u64, 2);
-        for holder in self.tail.chunks_exact(3) {
-            let numbers = [holder[0], holder[1].min(u64::from(u32::MAX)), holder[2]];
-            numbers.into_iter().zip(HOLDER).for_each(|(number, width)| write(out, number, width));
+        write(out, (self.tail.len() / N) as u64, 2);
+        for group in self.tail.chunks_exact(N) {
+            let numbers = group.iter().zip(widths);
+            numbers.for_each(|(&number, width)| write(out, number.min((1 << (8 * width)) - 1), width));
         }
     }
 
@@ -100,11 +106,12 @@ impl Record {
                 record.tail = reader.list(6, denials)?;
             }
             Kind::Holders => {
-                for _ in 0..reader.length(MAX_HOLDERS)?.ok_or(unknown)? {
-                    for width in HOLDER {
-                        record.tail.push(reader.read(width)?);
-                    }
-                }
+                let holders = reader.length(MAX_HOLDERS)?.ok_or(unknown)?;
+                record.tail = reader.groups(HOLDER, holders)?;
+            }
+            Kind::Reservations => {
+                let open = reader.length(MAX_RESERVATIONS)?.ok_or(unknown)?;
+                record.tail = reader.groups(RESERVATION, open)?;
             }
             _ => {
                 record.current = reader.read(width)?;
@@ -139,10 +146,16 @@ fn is_valid(kind: Kind, tag: Tag, width: usize) -> bool {
         Kind::Sliding => (1..=60).contains(&variant) && tag.period_millis().is_multiple_of(variant),
         Kind::Clock | Kind::Spread => variant == 0,
         Kind::Overrun => false,
-        Kind::FirstRequest | Kind::Log | Kind::Arrival | Kind::WarmUp | Kind::Holders | Kind::Block => true,
+        Kind::FirstRequest
+        | Kind::Log
+        | Kind::Arrival
+        | Kind::WarmUp
+        | Kind::Holders
+        | Kind::Block
+        | Kind::Reservations => true,
     };
     let is_width_valid = match kind {
-        Kind::Log | Kind::Holders | Kind::Block => width == 6,
+        Kind::Log | Kind::Holders | Kind::Block | Kind::Reservations => width == 6,
         _ => (1..=6).contains(&width),
     };
     is_variant_valid && is_width_valid && (1..=MAX_PERIOD_MS).contains(&tag.period_millis())
@@ -193,6 +206,11 @@ impl Reader<'_> {
 
     fn list(&mut self, width: usize, length: usize) -> Result<Vec<u64>, RecordError> {
         (0..length).map(|_| self.read(width)).collect()
+    }
+
+    /// Reads a list of so many entries, which have numbers of these widths.
+    fn groups<const N: usize>(&mut self, widths: [usize; N], length: usize) -> Result<Vec<u64>, RecordError> {
+        (0..length).flat_map(|_| widths).map(|width| self.read(width)).collect()
     }
 
     /// Reads the overrun that follows a record with this tag, if there is one.

@@ -6,6 +6,8 @@ pub(crate) const MAX_INSTANTS: usize = 10_000;
 pub(crate) const MAX_DENIALS: usize = 1000;
 /// Largest number of holders in the record of a concurrency limit.
 pub(crate) const MAX_HOLDERS: usize = 1000;
+/// Largest number of open reservations of a counter.
+pub(crate) const MAX_RESERVATIONS: usize = 1000;
 
 /// The layout of a record, as its tag names it. Codes are never reused. Algorithms that share a layout but do
 /// not understand each other's numbers have different variants in their tags, from [`FirstRequest`] on.
@@ -33,6 +35,8 @@ pub(crate) enum Kind {
     Holders = 9,
     /// The denials of a client, or the end of its block.
     Block = 10,
+    /// Reservations that are not settled.
+    Reservations = 11,
 }
 
 impl Kind {
@@ -54,6 +58,7 @@ impl Kind {
             8 => Self::Overrun,
             9 => Self::Holders,
             10 => Self::Block,
+            11 => Self::Reservations,
             _ => return None,
         })
     }
@@ -66,6 +71,6 @@ mod tests {
     #[test]
     fn every_code_names_its_kind() {
         let kinds: Vec<Kind> = (0..16).filter_map(Kind::from_code).collect();
-        assert_eq!(kinds.iter().map(|kind| kind.code()).collect::<Vec<_>>(), (1..=10).collect::<Vec<_>>());
+        assert_eq!(kinds.iter().map(|kind| kind.code()).collect::<Vec<_>>(), (1..=11).collect::<Vec<_>>());
     }
 }

@@ -17,5 +17,5 @@ pub use codec::RecordError;
 pub use state::{Overrun, Record};
 pub use tag::Tag;
 
-pub(crate) use kind::{Kind, MAX_DENIALS, MAX_HOLDERS, MAX_INSTANTS};
+pub(crate) use kind::{Kind, MAX_DENIALS, MAX_HOLDERS, MAX_INSTANTS, MAX_RESERVATIONS};
 pub(crate) use state::Counts;

@@ -18,7 +18,7 @@ pub struct Record {
     /// Times at which a soft rate went over its number.
     pub overrun: Overrun,
     /// Counts of the earlier windows, newest first; the instants of a log; the holders of a concurrency
-    /// limit.
+    /// limit; the reservations of a ledger.
     pub tail: Vec<u64>,
 }
 
@@ -37,7 +37,9 @@ impl Record {
     #[inline]
     pub fn empty(tag: Tag, now: u64) -> Self {
         let window = match tag.kind() {
-            Some(Kind::Log | Kind::Arrival | Kind::WarmUp | Kind::Holders | Kind::Block) => 0,
+            Some(
+                Kind::Log | Kind::Arrival | Kind::WarmUp | Kind::Holders | Kind::Block | Kind::Reservations,
+            ) => 0,
             Some(Kind::FirstRequest) => now / 1000,
             _ => now / (tag.window_millis() * 1000),
         };

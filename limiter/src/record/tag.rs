@@ -84,13 +84,19 @@ impl Tag {
     /// [`RecordView`](crate::RecordView).
     #[must_use]
     pub fn has_view(self) -> bool {
-        matches!(self.kind(), Some(Kind::Log | Kind::Holders | Kind::Block))
+        matches!(self.kind(), Some(Kind::Log | Kind::Holders | Kind::Block | Kind::Reservations))
     }
 
     /// Reports whether this is the tag of a log.
     #[must_use]
     pub fn is_log(self) -> bool {
         self.kind() == Some(Kind::Log)
+    }
+
+    /// Reports whether this is the tag of a ledger of reservations.
+    #[must_use]
+    pub fn is_ledger(self) -> bool {
+        self == Self::new(Kind::Reservations, 0, 1)
     }
 
     /// Reports whether records with this tag count in windows that are aligned to the clock, the same for all

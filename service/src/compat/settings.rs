@@ -50,7 +50,7 @@ pub struct Settings {
     /// Where counters are.
     pub store: StoreChoice,
     /// Where rules come from.
-    pub source: Source,
+    pub source: Option<Source>,
     /// How rules are enforced.
     pub compile: CompileOptions,
     /// Number of replicas that share a limit while the store does not answer.
@@ -206,7 +206,7 @@ impl Settings {
         Ok(Self {
             options,
             store: store(&env)?,
-            source: source(&env)?,
+            source: Some(source(&env)?),
             compile,
             replicas: env.parsed("SLUICE_REPLICAS", 1_u32)?.max(1),
             must_have_rules: false,

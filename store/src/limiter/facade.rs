@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_limiter::Rate;
+use sluice_limiter::{Rate, Reserved};
 use smallvec::{SmallVec, smallvec};
 
 use super::outcome::{CheckOutcome, LimiterMetrics, LimiterOptions, Reservation, Source};
 use super::remote::{LocalState, RemoteLimiter, Unconfigured};
-use crate::check::{CheckRequest, CheckResponse, Counter, Decisions, KeyHash, Settlement};
+use crate::check::{CheckRequest, CheckResponse, Counter, Decisions, KeyHash, Settlement, Taking};
 use crate::failure::{StoreError, StoreHealth};
 use crate::fault_cause::FaultCause;
 use crate::memory::MemoryStore;
@@ -117,6 +117,19 @@ impl Limiter {
             }
             Kind::Redis(limiter) => limiter.settle(counter, reservation, delta).await,
             Kind::Unconfigured(limiter) => limiter.settle(counter, reservation, delta).await,
+        }
+    }
+
+    /// Takes a reservation out of a ledger, so that whoever took it settles its charge. Returns `None` if there is no such one: it was
+    /// taken before, or has expired.
+    ///
+    /// # Errors
+    /// The store did not answer. The reservation may or may not have been taken.
+    pub async fn take(&self, taking: Taking) -> Result<Option<Reserved>, StoreError> {
+        match &self.0 {
+            Kind::Memory(store) => Ok(store.take(&taking)),
+            Kind::Redis(limiter) => limiter.take(taking).await,
+            Kind::Unconfigured(limiter) => limiter.take(taking).await,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
-use sluice_limiter::{Decision, Record};
+use sluice_limiter::{Decision, Record, Reserved};
 use smallvec::{SmallVec, smallvec};
 
 use super::cell::{CounterId, Layout, TableCell};
@@ -12,7 +12,8 @@ use super::overflow::MergedCheck;
 use super::store::{MemoryStore, OVERFLOW, SHARDS, shard_of};
 use super::table::{Shard, StoredCounter};
 use crate::check::{
-    CheckResponse, Counter, Decisions, KeyHash, LimitSpec, Records, Settlement, decide_as, settle,
+    CheckResponse, Counter, Decisions, KeyHash, LimitSpec, Records, Settlement, Taking, decide_as, settle,
+    take,
 };
 use crate::key_usage::KeyUsages;
 
@@ -163,6 +164,19 @@ impl MemoryStore {
             return true;
         }
         false
+    }
+
+    /// Takes a reservation out of a ledger.
+    pub(super) fn take_at(&self, taking: &Taking, now: u64) -> Option<Reserved> {
+        let id = taking.ledger.prepared.id(taking.key.0);
+        let mut shard = self.lock(shard_of(id));
+        let (mut records, stored) = shard.take(id, &taking.ledger);
+        if !stored.exists {
+            return None;
+        }
+        let taken = take(taking, &mut records, now);
+        shard.put(id, &taking.ledger, records, stored, now);
+        taken
     }
 
     /// Removes a counter. Its cell stays until the next sweep, as one that has expired.

@@ -3,10 +3,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use sluice_limiter::Reserved;
+
 use super::cell::CounterId;
 use super::key_registries::KeyRegistries;
 use super::table::{Hot, SHARD_BITS, Shard};
-use crate::check::{CheckResponse, Counter, Decisions, KeyHash, LimitSpec, Settlement};
+use crate::check::{CheckResponse, Counter, Decisions, KeyHash, LimitSpec, Settlement, Taking};
 use crate::clock::Clock;
 
 pub(super) const SHARDS: usize = 1 << SHARD_BITS;
@@ -101,6 +103,11 @@ impl MemoryStore {
                 self.refund_key_at(settlement, key, now);
             }
         }
+    }
+
+    /// Takes a reservation out of a ledger; `None` if there is no such one.
+    pub fn take(&self, taking: &Taking) -> Option<Reserved> {
+        self.take_at(taking, self.clock.now())
     }
 
     /// Removes a counter, as if its client had never sent a request.

@@ -13,10 +13,10 @@ use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
-use sluice_limiter::{Decision, Rate, Tag};
+use sluice_limiter::{Decision, Holder, Period, Rate, Tag};
 use smallvec::SmallVec;
 
-use crate::check::{Counter, KeyHash, LimitSpec};
+use crate::check::{Counter, KeyHash, LimitSpec, ledger};
 
 pub(crate) use lease_terms::LeaseTerms;
 pub use replica::Replica;
@@ -147,6 +147,20 @@ impl LimitPlan {
             },
             spec,
         }
+    }
+
+    /// Returns the plan of the same limit with a call to the store for each request.
+    #[must_use]
+    pub fn strict(&self) -> Self {
+        Self::new(self.spec.clone(), Consistency::Strict, self.on_failure, true, self.replicas.clone())
+    }
+
+    /// Returns the plan of the ledger with the open reservations of the limit, to which a check adds the one with this id. While the
+    /// store does not answer, nothing is reserved.
+    #[must_use]
+    pub fn ledger(&self, id: Holder, lasts: Period) -> Self {
+        let spec = Arc::new(ledger(&self.spec.scope, id, lasts));
+        Self::new(spec, Consistency::Strict, OnStoreFailure::Allow, true, self.replicas.clone())
     }
 
     /// Reports whether the limit is leased: its consistency is `Leased`, and its rates allow it.

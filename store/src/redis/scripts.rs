@@ -34,7 +34,7 @@ const PLAIN: Joined = joined! { "registry.lua" "plain.lua" };
 const RUNS: Joined = joined! { "registry.lua" "runs.lua" };
 const GENERAL: Joined = joined! {
     "registry.lua" "head.lua" "codec.lua" "window.lua" "log.lua" "gcra.lua" "warm_up.lua" "concurrency.lua"
-    "block.lua" "decide.lua" "settle.lua" "reset.lua" "write.lua" "main.lua"
+    "reservations.lua" "block.lua" "decide.lua" "settle.lua" "reset.lua" "write.lua" "main.lua"
 };
 
 impl Script {
@@ -42,7 +42,7 @@ impl Script {
     pub const ALL: [Self; 4] = [Self::Single, Self::Plain, Self::Runs, Self::General];
 
     /// Returns the script that decides a check of these counters in a batch with others: never
-    /// [`Self::Single`]. Only the general one decides a settlement or a reset.
+    /// [`Self::Single`]. Only the general one decides a settlement, a reset or a taking.
     #[must_use]
     pub fn of(counters: &[Counter]) -> Self {
         let is_plain = |counter: &Counter| {

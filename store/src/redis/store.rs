@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sluice_limiter::Reserved;
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use super::options::{Calls, OptionsError, RedisOptions};
 use super::pipeline::{MetricsRecorder, Node, PipelineSettings, RedisMetrics};
 use super::route::{Cluster, check_slots, keep_up_to_date};
 use super::script::{KeyNames, Scripts};
-use crate::check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Settlement};
+use crate::check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Settlement, Taking};
 use crate::eviction::Eviction;
 use crate::failure::{StoreError, StoreHealth};
 use crate::fault_cause::FaultCause;
@@ -132,6 +133,15 @@ impl RedisStore {
     pub async fn reset(&self, limit: &Arc<LimitSpec>, key: KeyHash) -> Result<u64, StoreError> {
         let counter = Counter { limit: limit.clone(), key, cost: 0 };
         self.send(key, limit, |caller| Operation::Reset(counter, caller)).await
+    }
+
+    /// Takes a reservation out of a ledger; `None` if there is no such one. After an error it may or may not have been taken.
+    ///
+    /// # Errors
+    /// See [`RedisStore::check`].
+    pub async fn take(&self, taking: Taking) -> Result<Option<Reserved>, StoreError> {
+        let (key, ledger) = (taking.key, taking.ledger.clone());
+        self.send(key, &ledger, |caller| Operation::Take(taking, caller)).await
     }
 
     /// Sends an operation on a single counter and waits for its result.

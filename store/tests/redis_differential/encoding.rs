@@ -1,6 +1,6 @@
 //! The arguments of the scripts for a batch, encoded independently of the store's own encoder.
 
-use sluice_limiter::Rate;
+use sluice_limiter::{Holder, Rate};
 use sluice_store::redis::Script;
 use sluice_store::{Counter, LimitSpec};
 
@@ -117,7 +117,9 @@ pub(crate) fn encode_general(entries: &[&BatchEntry], deadline: u64) -> Argument
                 let (operation, counters, callers) = match entry {
                     BatchEntry::Check { counters, callers } => (1, &counters[..], *callers),
                     BatchEntry::Charge(counter) => (3, std::slice::from_ref(counter), 1),
-                    BatchEntry::Settle(_) | BatchEntry::Reset(..) => unreachable!("it is matched below"),
+                    BatchEntry::Settle(_) | BatchEntry::Reset(..) | BatchEntry::Take(_) => {
+                        unreachable!("it is matched below")
+                    }
                 };
                 operations.extend([operation, counters.len() as u64, callers]);
                 for counter in counters {
@@ -131,6 +133,10 @@ pub(crate) fn encode_general(entries: &[&BatchEntry], deadline: u64) -> Argument
             BatchEntry::Reset(limit, key) => {
                 let index = index_of(&mut names, name(limit, *key));
                 operations.extend([4, index, index_of(&mut limits, limit)]);
+            }
+            BatchEntry::Take(taking) => {
+                let index = index_of(&mut names, name(&taking.ledger, taking.key));
+                operations.extend([6, index, taking.id.map_or(0, Holder::get)]);
             }
             BatchEntry::Settle(settlement) => {
                 let index = index_of(&mut names, name(&settlement.limit, settlement.key));

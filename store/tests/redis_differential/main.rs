@@ -76,6 +76,7 @@ the_script_decides_as_the_reference_does! {
     soft_limits_are_decided_as_the_reference_decides: Soft,
     blocks_are_decided_as_the_reference_decides: Block,
     concurrency_is_decided_as_the_reference_decides: Concurrency,
+    reservations_are_kept_as_the_reference_keeps_them: Reservations,
     shared_counters_are_decided_as_the_reference_decides: Shared,
     plain_checks_are_decided_as_the_reference_decides: Plain,
     runs_of_checks_are_decided_as_the_reference_decides: Runs,

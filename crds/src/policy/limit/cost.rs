@@ -46,13 +46,13 @@ pub enum RequestCost {
     Cel(#[schemars(length(min = 1, max = 1024))] String),
 }
 
-/// The cost that a response adds. Exactly one of header, jsonField, grpcTrailer and bodyBytes is required.
+/// The cost that a response adds. Exactly one of header, jsonField, grpcTrailer, bodyBytes and reported is required.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ResponseCost {
-    /// Cost that is charged when the request is admitted, and corrected when the response has the real one. Requests
-    /// at the same time cannot use more than the limit if none costs more than its reserve. A response that ends early
-    /// costs at least the reserve; so does one without a cost. Default: 1.
+    /// Cost that is charged when the request is admitted, and corrected when the response has the real one, or when whoever has
+    /// asked the service reports it. Requests at the same time cannot use more than the limit if none costs more than its
+    /// reserve. A response that ends early costs at least the reserve; so does one without a cost. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_099_511_627_776i64))]
     pub reserve: Option<i64>,
@@ -83,6 +83,9 @@ pub enum ResponseCostSource {
     ),
     /// The length of the body in bytes.
     BodyBytes(BodyBytes),
+    /// Whoever has asked the service reports it: a gateway by hits at the end of the request, an application when it settles the
+    /// reservation. Only with Service alone in enforcedBy: a sidecar would not learn it.
+    Reported(BodyBytes),
 }
 
 /// Has no fields: write {}.
@@ -161,6 +164,7 @@ impl ResponseCost {
                 compiled::ResponseCostSource::GrpcTrailer(name.to_ascii_lowercase())
             }
             ResponseCostSource::BodyBytes(BodyBytes {}) => compiled::ResponseCostSource::BodyBytes,
+            ResponseCostSource::Reported(BodyBytes {}) => compiled::ResponseCostSource::Reported,
         };
         if let ResponseCostSource::JsonField(path) = &self.source
             && let Some(rest) = path.strip_prefix("$.")

@@ -86,6 +86,7 @@ impl Observation {
                     integer(headers, name).map_or(ResponseCost::Later, ResponseCost::Known)
                 }
                 ResponseSource::BodyBytes => ResponseCost::Bytes(0),
+                ResponseSource::Reported => ResponseCost::Missing,
                 ResponseSource::JsonField(_) if is_encoded(headers) => ResponseCost::Missing,
                 ResponseSource::JsonField(path) => {
                     let events = has_content_type(headers, b"text/event-stream").then(EventData::default);

@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use prometheus_client::metrics::gauge::Gauge;
 use rand::Rng as _;
 use sluice_config::policy::Slots;
-use sluice_limiter::{Algorithm, Holder, Rate};
+use sluice_limiter::{Algorithm, Holder, Period, Rate};
 use sluice_store::{Consistency, LimitPlan, LimitSpec, OnStoreFailure, Replicas};
 
 /// A concurrency limit of a snapshot.
@@ -45,7 +45,8 @@ pub(super) struct SlotTotals {
     pub(super) held: Gauge,
 }
 
-fn random_holder() -> Holder {
+/// Returns a number that no other holder has.
+pub(crate) fn random_holder() -> Holder {
     // Every number in this range is a valid holder, so the first attempt succeeds.
     loop {
         if let Ok(holder) = Holder::new(rand::rng().random_range(1..1 << 48)) {
@@ -80,6 +81,14 @@ impl ConcurrencyLimit {
             current,
             totals,
         })
+    }
+
+    /// Returns the plan under which a holder takes slots that nobody renews, for `lease` at most.
+    pub(crate) fn plan_under(&self, holder: Holder, lease: Option<Period>) -> Arc<LimitPlan> {
+        let algorithm = Algorithm::Concurrency { holder };
+        let rate = Rate { algorithm, period: lease.unwrap_or(self.rate.period), ..self.rate };
+        let spec = Arc::new(LimitSpec::new(self.scope.clone(), vec![rate]));
+        Arc::new(LimitPlan::new(spec, Consistency::Strict, self.on_failure, true, self.replicas.clone()))
     }
 
     /// Returns the one rate of the limit.

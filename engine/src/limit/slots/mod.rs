@@ -34,6 +34,6 @@ mod tests;
 mod upkeep;
 
 pub(crate) use acquire::check_with_slots;
-pub(crate) use limit::ConcurrencyLimit;
+pub(crate) use limit::{ConcurrencyLimit, random_holder};
 pub use slot::Slot;
 pub(crate) use table::Slots;

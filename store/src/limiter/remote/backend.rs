@@ -3,7 +3,9 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use crate::check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Settlement};
+use sluice_limiter::Reserved;
+
+use crate::check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Settlement, Taking};
 use crate::failure::{StoreError, StoreHealth};
 use crate::redis::RedisStore;
 
@@ -18,6 +20,9 @@ pub(in crate::limiter) trait Backend: Send + Sync + 'static {
 
     /// Corrects a charge.
     fn settle(&self, settlement: Settlement) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Takes a reservation out of a ledger.
+    fn take(&self, taking: Taking) -> impl Future<Output = Result<Option<Reserved>, StoreError>> + Send;
 
     /// Removes a counter. Returns the time by the store's clock.
     fn reset(
@@ -41,6 +46,10 @@ impl Backend for RedisStore {
 
     async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {
         Self::settle(self, settlement).await
+    }
+
+    async fn take(&self, taking: Taking) -> Result<Option<Reserved>, StoreError> {
+        Self::take(self, taking).await
     }
 
     async fn reset(&self, limit: &Arc<LimitSpec>, key: KeyHash) -> Result<u64, StoreError> {

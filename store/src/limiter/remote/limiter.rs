@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+use sluice_limiter::Reserved;
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::task::{JoinHandle, JoinSet};
@@ -13,7 +14,7 @@ use super::denial_cache::DenialCache;
 use super::losses::Losses;
 use super::remote_core::RemoteCore;
 use super::store_time::StoreTime;
-use crate::check::{CheckRequest, CheckResponse, KeyHash, LimitSpec, Settlement};
+use crate::check::{CheckRequest, CheckResponse, KeyHash, LimitSpec, Settlement, Taking};
 use crate::failure::{StoreError, StoreHealth};
 use crate::lease::Leases;
 use crate::limiter::outcome::{CheckOutcome, LimiterMetrics, LimiterOptions, Reservation};
@@ -133,6 +134,12 @@ impl<S: Backend> RemoteLimiter<S> {
 
     pub(in crate::limiter) async fn settle_in_store(&self, settlement: Settlement) -> Result<(), StoreError> {
         self.core.store.settle(settlement).await
+    }
+
+    /// Takes a reservation out of a ledger. The refund that follows makes room, so no denial is remembered beyond it.
+    pub(in crate::limiter) async fn take(&self, taking: Taking) -> Result<Option<Reserved>, StoreError> {
+        self.core.denials.clear();
+        self.core.store.take(taking).await
     }
 
     /// Forgets what this process knows about a client under these limits, whose counter was removed at this time of the

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use sluice_limiter::Reserved;
+
 use super::backend::Backend;
-use crate::check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Settlement};
+use crate::check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Settlement, Taking};
 use crate::failure::{StoreError, StoreFault, StoreHealth};
 
 const UNCONFIGURED: StoreError = StoreError::Unavailable(StoreFault::Unconfigured);
@@ -22,6 +24,10 @@ impl Backend for Unconfigured {
     }
 
     async fn settle(&self, _: Settlement) -> Result<(), StoreError> {
+        Err(UNCONFIGURED)
+    }
+
+    async fn take(&self, _: Taking) -> Result<Option<Reserved>, StoreError> {
         Err(UNCONFIGURED)
     }
 

@@ -33,6 +33,7 @@ impl BatchEntry {
             Self::Single(Operation::Charge(counter, _) | Operation::Reset(counter, _)) => {
                 Some((&*counter.limit.scope, counter.key))
             }
+            Self::Single(Operation::Take(taking, _)) => Some((&*taking.ledger.scope, taking.key)),
             _ => None,
         };
         self.counters().iter().map(|counter| (&*counter.limit.scope, counter.key)).chain(settled)
@@ -44,7 +45,9 @@ impl BatchEntry {
             Self::Merged(_, callers) => callers.len() as u64,
             Self::Single(Operation::Check(..)) => 1,
             Self::Single(Operation::Acquire(_, wanted, _)) => *wanted,
-            Self::Single(Operation::Settle(..) | Operation::Charge(..) | Operation::Reset(..)) => 0,
+            Self::Single(
+                Operation::Settle(..) | Operation::Charge(..) | Operation::Reset(..) | Operation::Take(..),
+            ) => 0,
         }
     }
 
@@ -79,7 +82,7 @@ impl Operation {
         match self {
             Self::Check(check, _) => check,
             Self::Acquire(counter, ..) => std::slice::from_ref(counter),
-            Self::Settle(..) | Self::Charge(..) | Self::Reset(..) => &[],
+            Self::Settle(..) | Self::Charge(..) | Self::Reset(..) | Self::Take(..) => &[],
         }
     }
 
@@ -90,6 +93,7 @@ impl Operation {
             Self::Acquire(counter, ..) => weight(&counter.limit),
             Self::Settle(settlement, _) => weight(&settlement.limit),
             Self::Charge(counter, _) | Self::Reset(counter, _) => weight(&counter.limit),
+            Self::Take(taking, _) => weight(&taking.ledger),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! One operation on the store, and where its result goes.
 
+use sluice_limiter::Reserved;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::check::{CheckRequest, CheckResponse, Counter, Grant, Settlement};
+use crate::check::{CheckRequest, CheckResponse, Counter, Grant, Settlement, Taking};
 use crate::failure::StoreError;
 
 /// Maximum number of waiting operations. The server cannot run more than a few batches within the latency
@@ -34,6 +35,8 @@ pub(crate) enum Operation {
     Charge(Counter, Responder<()>),
     /// Removes a counter, and returns the time. Its cost has no meaning.
     Reset(Counter, Responder<u64>),
+    /// Takes a reservation out of a ledger.
+    Take(Taking, Responder<Option<Reserved>>),
 }
 
 impl PendingOperation {
@@ -42,7 +45,9 @@ impl PendingOperation {
         match &self.operation {
             Operation::Check(_, caller) => caller.is_closed(),
             Operation::Acquire(.., caller) => caller.is_closed(),
-            Operation::Settle(..) | Operation::Charge(..) | Operation::Reset(..) => false,
+            Operation::Settle(..) | Operation::Charge(..) | Operation::Reset(..) | Operation::Take(..) => {
+                false
+            }
         }
     }
 }
@@ -55,6 +60,7 @@ impl Operation {
             Self::Acquire(.., caller) => drop(caller.send(Err(error))),
             Self::Settle(_, caller) | Self::Charge(_, caller) => drop(caller.send(Err(error))),
             Self::Reset(_, caller) => drop(caller.send(Err(error))),
+            Self::Take(_, caller) => drop(caller.send(Err(error))),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use redis::Value;
 use sluice_limiter::RecordView;
-use sluice_limiter::{MAX_COUNT, Overrun, Rate, Record};
+use sluice_limiter::{MAX_COUNT, Overrun, Rate, Record, Reserved};
 use smallvec::SmallVec;
 
 use super::key_names::KeyNames;
@@ -43,6 +43,8 @@ pub(super) enum EntryResult {
     /// Number of times that the check was admitted, the states afterwards, and what is known about new keys.
     Decided(u64, States, NewKeys),
     Settled,
+    /// The reservation that was taken.
+    Taken(Option<Reserved>),
     /// The script did not decide the check.
     Undecided,
     /// A value in Redis cannot be used.
@@ -206,6 +208,12 @@ impl Reply {
         let first = integer(&mut self.rest)?;
         if let BatchEntry::Single(Operation::Settle(..) | Operation::Reset(..)) = entry {
             return Ok(broken(first).unwrap_or(EntryResult::Settled));
+        }
+        if let BatchEntry::Single(Operation::Take(..)) = entry {
+            let (millis, micros) = (count(&mut self.rest)?, count(&mut self.rest)?);
+            let cost = u64::try_from(first).unwrap_or(0);
+            let taken = (cost > 0).then_some(Reserved { cost, charged: millis * 1000 + micros });
+            return Ok(broken(first).unwrap_or(EntryResult::Taken(taken)));
         }
         if let Some(result) = broken(first) {
             return Ok(result);

@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use sluice_limiter::{MAX_COUNT, Rate};
+use sluice_limiter::{Holder, MAX_COUNT, Rate};
 use smallvec::SmallVec;
 
 use super::call::{ScriptArguments, pack};
 use super::key_names::KeyNames;
-use crate::check::{Counter, KeyHash, LimitSpec, Settlement};
+use crate::check::{Counter, KeyHash, LimitSpec, Settlement, Taking};
 use crate::redis::batch::{Batch, BatchEntry, Operation, Run, others};
 use crate::redis::scripts::Script;
 
@@ -113,6 +113,8 @@ const CHECK: u64 = 1;
 const CHARGE: u64 = 3;
 /// The number of a reset.
 const RESET: u64 = 4;
+/// The number of a taking.
+const TAKING: u64 = 6;
 
 fn encode_general(entries: &[BatchEntry], context: CallContext<'_>) -> ScriptArguments {
     let mut encoder = Encoder::new(context);
@@ -123,6 +125,7 @@ fn encode_general(entries: &[BatchEntry], context: CallContext<'_>) -> ScriptArg
                 encoder.check(CHARGE, std::slice::from_ref(counter), 1);
             }
             BatchEntry::Single(Operation::Reset(counter, _)) => encoder.reset(counter),
+            BatchEntry::Single(Operation::Take(taking, _)) => encoder.taking(taking),
             check => encoder.check(CHECK, check.counters(), check.times()),
         }
     }
@@ -195,6 +198,12 @@ impl<'a> Encoder<'a> {
         let index = self.key(&counter.limit, counter.key);
         let limit = self.limit(&counter.limit);
         self.operations.extend([RESET, index, limit]);
+    }
+
+    /// Adds a taking.
+    fn taking(&mut self, taking: &'a Taking) {
+        let index = self.key(&taking.ledger, taking.key);
+        self.operations.extend([TAKING, index, taking.id.map_or(0, Holder::get)]);
     }
 
     /// Returns the index of a limit, and adds the limit if it is new.

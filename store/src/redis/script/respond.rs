@@ -46,8 +46,14 @@ fn respond_to_entry(entry: BatchEntry, result: EntryResult, now: u64) {
                     let _ = caller.send(Ok(()));
                 }
                 BatchEntry::Single(Operation::Reset(_, caller)) => drop(caller.send(Ok(now))),
-                BatchEntry::Single(Operation::Check(..) | Operation::Acquire(..))
+                BatchEntry::Single(Operation::Check(..) | Operation::Acquire(..) | Operation::Take(..))
                 | BatchEntry::Merged(..) => {}
+            }
+            return;
+        }
+        EntryResult::Taken(taken) => {
+            if let BatchEntry::Single(Operation::Take(_, caller)) = entry {
+                let _ = caller.send(Ok(taken));
             }
             return;
         }

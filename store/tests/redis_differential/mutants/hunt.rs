@@ -41,8 +41,8 @@ const LONGEST_REPLY: Duration = Duration::from_secs(10);
 fn focuses_of(file: &str) -> &'static [Focus] {
     use Focus::{
         Block, Concurrency, Damaged, Everyday, FixedClock, FixedFirstRequest, FixedSpread, Gcra, Guaranteed,
-        Huge, Keys, Large, LeakyBucket, Log, Plain, Runs, Shared, Soft, SubWindows, TokenBucket, TwoWindows,
-        WarmUp, Widths,
+        Huge, Keys, Large, LeakyBucket, Log, Plain, Reservations, Runs, Shared, Soft, SubWindows,
+        TokenBucket, TwoWindows, WarmUp, Widths,
     };
     match file {
         "registry.lua" => &[Keys, Plain, Runs, Everyday, TwoWindows],
@@ -68,6 +68,7 @@ fn focuses_of(file: &str) -> &'static [Focus] {
         "warm_up.lua" => &[WarmUp, Damaged],
         "block.lua" => &[Block, Damaged],
         "concurrency.lua" => &[Concurrency, Large, Damaged],
+        "reservations.lua" => &[Reservations, Damaged],
         _ => &ALL,
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rand::Rng;
 use rand::seq::IndexedRandom;
-use sluice_limiter::{Algorithm, MAX_COUNT};
-use sluice_store::{Counter, KeyHash, LimitSpec, Settlement};
+use sluice_limiter::{Algorithm, Holder, MAX_COUNT};
+use sluice_store::{Counter, KeyHash, LimitSpec, Settlement, Taking};
 
 use super::state::{BatchEntry, CROWD, EARLIEST, Focus, World, key_of, name};
 
@@ -32,6 +32,14 @@ impl World {
                 if self.rng.random_bool(0.04) {
                     let key = self.key();
                     return BatchEntry::Reset(self.any_limit(), key);
+                }
+                let takes = match self.focus {
+                    Focus::Reservations => 0.4,
+                    Focus::Damaged => 0.05,
+                    _ => 0.0,
+                };
+                if takes > 0.0 && self.rng.random_bool(takes) {
+                    return self.taking();
                 }
                 let simple = match self.focus {
                     Focus::Huge => self.rng.random_bool(0.8),
@@ -70,6 +78,17 @@ impl World {
             .collect()
     }
 
+    /// Returns the taking of a reservation, mostly of a limit that has some.
+    fn taking(&mut self) -> BatchEntry {
+        let is_ledger = |limit: &Arc<LimitSpec>| {
+            limit.rates.iter().any(|rate| matches!(rate.algorithm, Algorithm::Reservations { .. }))
+        };
+        let ledger = (0..8).map(|_| self.any_limit()).find(is_ledger);
+        let ledger = ledger.unwrap_or_else(|| self.any_limit());
+        let id = Holder::new(self.rng.random_range(0..5)).ok();
+        BatchEntry::Take(Taking { ledger, key: self.key(), id })
+    }
+
     /// Returns a random settlement.
     fn settlement(&mut self) -> BatchEntry {
         let limit = self.any_limit();
@@ -85,7 +104,10 @@ impl World {
             | Algorithm::TokenBucket { .. }
             | Algorithm::Gcra { .. } => true,
             // Admission refuses settlements of these limits.
-            Algorithm::LeakyBucket { .. } | Algorithm::WarmUp(_) | Algorithm::Concurrency { .. } => false,
+            Algorithm::LeakyBucket { .. }
+            | Algorithm::WarmUp(_)
+            | Algorithm::Concurrency { .. }
+            | Algorithm::Reservations { .. } => false,
             // Neither a charge nor a refund changes a block.
             Algorithm::Block { .. } => true,
         });

@@ -7,9 +7,9 @@ use sluice_limiter::{MAX_PERIOD_MS, Record, Tag};
 use super::state::{World, encode};
 
 /// The lowest 13 bits of valid tags, and of their neighbours: the algorithm and the number of sub-windows.
-const KINDS: [u64; 28] = [
+const KINDS: [u64; 30] = [
     512, 520, 528, 536, 984, 992, 1000, 1016, 1024, 1032, 1528, 1536, 1544, 2048, 2056, 2552, 2560, 2568,
-    3064, 3072, 3080, 3584, 3592, 4096, 4104, 4608, 4616, 5120,
+    3064, 3072, 3080, 3584, 3592, 4096, 4104, 4608, 4616, 5120, 5632, 5640,
 ];
 
 impl World {

@@ -10,7 +10,7 @@ use sluice_limiter::{
 };
 use sluice_store::LimitSpec;
 
-use super::state::{ALL, DAY, Focus, World};
+use super::state::{ALL, COMMON, DAY, Focus, World};
 
 const PERIODS: [u64; 12] =
     [1, 2, 7, 1000, 60_000, 999_983, 3_600_000, DAY, 7 * DAY, 365 * DAY, MAX_PERIOD_MS - 1, MAX_PERIOD_MS];
@@ -92,10 +92,11 @@ impl World {
                     *[Focus::TwoWindows, Focus::FixedClock].choose(&mut self.rng).unwrap()
                 }
                 Focus::Large => *[Focus::Log, Focus::Concurrency].choose(&mut self.rng).unwrap(),
+                Focus::Damaged if self.rng.random_bool(0.08) => Focus::Reservations,
                 focus if focus != Focus::Damaged && self.rng.random_bool(0.7) => focus,
-                Focus::Block => *ALL.choose(&mut self.rng).unwrap(),
-                // A block beside them changes little, and takes room from the others.
-                _ => *ALL[..ALL.len() - 1].choose(&mut self.rng).unwrap(),
+                Focus::Block => *ALL[..=COMMON].choose(&mut self.rng).unwrap(),
+                // A block beside them changes little, and takes room from the others. A ledger is no rate of a limit.
+                _ => *ALL[..COMMON].choose(&mut self.rng).unwrap(),
             };
             let Some(rate) = self.rate(focus) else { continue };
             let clash = |other: &Rate| {
@@ -181,6 +182,9 @@ impl World {
                 let least = if self.rng.random_bool(0.3) { 1000 } else { 0 };
                 requests = Requests::new(least + requests.get() % 30).unwrap();
                 Algorithm::Concurrency { holder: Holder::new(self.rng.random_range(1..4)).unwrap() }
+            }
+            Focus::Reservations => {
+                Algorithm::Reservations { id: Holder::new(self.rng.random_range(1..5)).unwrap() }
             }
             Focus::Block => {
                 let after = Requests::new(self.rng.random_range(1..5)).unwrap();

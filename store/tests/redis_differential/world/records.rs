@@ -117,6 +117,30 @@ impl World {
                 record.window = record.tail.chunks(3).map(|holder| holder[2]).max().unwrap();
                 return record;
             }
+            Algorithm::Reservations { .. } => {
+                // About the maximum number of reservations, or a few.
+                let is_full = self.rng.random_bool(0.1);
+                let how_many =
+                    if is_full { self.rng.random_range(998..=1001) } else { self.rng.random_range(1..4) };
+                record.tail = (0..how_many)
+                    .flat_map(|n| {
+                        let until = match self.rng.random_range(0..10) {
+                            _ if is_full => millis + 1 + self.rng.random_range(0..period),
+                            8 => millis + MAX_PERIOD_MS + self.rng.random_range(0..DAY),
+                            0 => millis + self.rng.random_range(0..3) - 1,
+                            1 => millis + MAX_PERIOD_MS + self.rng.random_range(0..3) - 1,
+                            2 => millis - self.rng.random_range(0..period),
+                            _ => millis + self.rng.random_range(0..3 * period),
+                        };
+                        let id = if is_full { 100 + n } else { self.rng.random_range(1..8) };
+                        let cost = any(&mut self.rng).max(1);
+                        let charged = millis - self.rng.random_range(0..period);
+                        [id, cost, charged, self.rng.random_range(0..1003), until]
+                    })
+                    .collect();
+                record.window = record.tail.chunks(5).map(|one| one[4]).max().unwrap();
+                return record;
+            }
             Algorithm::Block { lasts } => {
                 let edge = |rng: &mut StdRng, length: u64| match rng.random_range(0..5) {
                     0 => millis - length + rng.random_range(0..3) - 1,

@@ -4,8 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 use sluice_limiter::{Decision, Overrun, Rate, Record};
-use sluice_store::check::{Decisions, Records, charge, decide_with_overflow, settle, was_rebased};
-use sluice_store::{Counter, KeyHash, LimitSpec, Settlement};
+use sluice_store::check::{Decisions, Records, charge, decide_with_overflow, settle, take, was_rebased};
+use sluice_store::{Counter, KeyHash, LimitSpec, Settlement, Taking};
 
 use super::keys::overflow_name;
 use super::state::{BatchEntry, Stored, World, name};
@@ -18,6 +18,7 @@ impl World {
             BatchEntry::Charge(counter) => self.check(std::slice::from_ref(counter), 1, true),
             BatchEntry::Settle(settlement) => vec![Value::Int(self.settle(settlement))],
             BatchEntry::Reset(limit, key) => vec![Value::Int(self.reset(limit, *key))],
+            BatchEntry::Take(taking) => self.take(taking).map(Value::Int).to_vec(),
         }
     }
 
@@ -32,6 +33,7 @@ impl World {
                 vec![self.records(&name(&counter.limit, counter.key)).to_vec()]
             }
             BatchEntry::Reset(limit, key) => vec![self.records(&name(limit, *key)).to_vec()],
+            BatchEntry::Take(taking) => vec![self.records(&name(&taking.ledger, taking.key)).to_vec()],
             BatchEntry::Settle(settlement) => {
                 vec![self.records(&name(&settlement.limit, settlement.key)).to_vec()]
             }
@@ -146,6 +148,17 @@ impl World {
             self.write(&name, records);
         }
         0
+    }
+
+    fn take(&mut self, taking: &Taking) -> [i64; 3] {
+        let name = name(&taking.ledger, taking.key);
+        if let Some(code) = self.broken(&name) {
+            return [code, 0, 0];
+        }
+        let mut records = self.records(&name).to_vec();
+        let Some(taken) = take(taking, &mut records, self.now) else { return [0; 3] };
+        self.write(&name, records);
+        [taken.cost, taken.charged / 1000, taken.charged % 1000].map(|n| n as i64)
     }
 
     fn reset(&mut self, limit: &LimitSpec, key: KeyHash) -> i64 {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use sluice_limiter::{KeyRegistry, MAX_PERIOD_MS, Record};
-use sluice_store::{Counter, KeyHash, LimitSpec, Settlement};
+use sluice_store::{Counter, KeyHash, LimitSpec, Settlement, Taking};
 
 use super::keys::CallState;
 
@@ -30,6 +30,8 @@ pub(crate) enum Focus {
     WarmUp,
     Soft,
     Concurrency,
+    /// Reservations, which are taken in part of the operations.
+    Reservations,
     /// Limits that block clients which they deny too often.
     Block,
     /// Plain windows, mostly with a cost of 1: the short forms of the script.
@@ -53,7 +55,7 @@ pub(crate) enum Focus {
     Keys,
 }
 
-pub(crate) const ALL: [Focus; 23] = [
+pub(crate) const ALL: [Focus; 24] = [
     Focus::TwoWindows,
     Focus::SubWindows,
     Focus::Guaranteed,
@@ -77,7 +79,10 @@ pub(crate) const ALL: [Focus; 23] = [
     Focus::Large,
     Focus::Keys,
     Focus::Block,
+    Focus::Reservations,
 ];
+/// Number of those whose rates other limits may have too.
+pub(super) const COMMON: usize = ALL.len() - 2;
 
 /// Number of clients in a batch on a single limit.
 pub(super) const CROWD: u128 = 20;
@@ -130,6 +135,8 @@ pub(crate) enum BatchEntry {
     Charge(Counter),
     /// A reset.
     Reset(Arc<LimitSpec>, KeyHash),
+    /// A taking.
+    Take(Taking),
 }
 
 impl BatchEntry {
@@ -142,6 +149,7 @@ impl BatchEntry {
             Self::Settle(settlement) => vec![name(&settlement.limit, settlement.key)],
             Self::Charge(counter) => vec![name(&counter.limit, counter.key)],
             Self::Reset(limit, key) => vec![name(limit, *key)],
+            Self::Take(taking) => vec![name(&taking.ledger, taking.key)],
         }
     }
 }

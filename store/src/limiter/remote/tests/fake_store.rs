@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use sluice_limiter::Rate;
+use sluice_limiter::{Rate, Reserved};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::check::{
-    CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Records, Settlement, decide, settle,
+    CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Records, Settlement, Taking, decide,
+    settle, take,
 };
 use crate::failure::{StoreError, StoreFault, StoreHealth};
 use crate::key_usage::CounterSet;
@@ -156,6 +157,13 @@ impl Backend for FakeStore {
             settle(&settlement, records, self.now());
         }
         Ok(())
+    }
+
+    async fn take(&self, taking: Taking) -> Result<Option<Reserved>, StoreError> {
+        self.call().await?;
+        let mut counters = self.counters();
+        let records = counters.get_mut(&(taking.ledger.scope.clone(), taking.key.0));
+        Ok(records.and_then(|records| take(&taking, records, self.now())))
     }
 
     async fn reset(&self, limit: &Arc<LimitSpec>, key: KeyHash) -> Result<u64, StoreError> {

@@ -14,7 +14,10 @@ local first_record, last_record, size_of, expiry_of, changed = {}, {}, {}, {}, {
 local grid_of_key, notes = {}, {}
 
 -- A release writes at most 16 records into a value. Decisions look through all of them.
-local MAX_BYTES, MAX_INSTANTS, MAX_HOLDERS, MAX_DENIALS, MAX_RECORDS = 1048576, 10000, 1000, 1000, 64
+local MAX_BYTES, MAX_HOLDERS, MAX_RESERVATIONS, MAX_RECORDS = 1048576, 1000, 1000, 64
+-- By the layout of a record with a list: the bytes of an element, and the largest number of elements.
+local bytes_of = {[LOG] = 6, [CONCURRENCY] = 16, [BLOCK] = 6, [RESERVATIONS] = 26}
+local most_in = {[LOG] = 10000, [CONCURRENCY] = MAX_HOLDERS, [BLOCK] = 1000, [RESERVATIONS] = MAX_RESERVATIONS}
 
 local values = #keys > 0 and call('MGET', spread(keys))
 
@@ -85,10 +88,10 @@ local function read(value, at, first)
   local kind = tag % 8192
   local layout, period = kind - kind % 512, (tag - kind) / 8192
   if width == 0 or width == 7 or period < 1 or period > MAX_PERIOD then return nil end
-  if layout == LOG or layout == CONCURRENCY or layout == BLOCK then
+  local most = most_in[layout]
+  if most then
     if width ~= 6 or at + 13 > size then return nil end
-    local count, each, most = unpack('<I2', value, at + 12), 6, MAX_INSTANTS
-    if layout == CONCURRENCY then each, most = 16, MAX_HOLDERS elseif layout == BLOCK then most = MAX_DENIALS end
+    local count, each = unpack('<I2', value, at + 12), bytes_of[layout]
     local last = at + 13 + each * count
     if count > most or last > size then return nil end
     if layout == LOG and count > 0 and unpack('<I6', value, at + 14) ~= slot then return nil end
@@ -157,9 +160,8 @@ end
 local function encode(i)
   local tag, slot, current, previous, tail = record[i], record[i + 1], record[i + 2], record[i + 3], tails[i]
   local kind = tag % 8192
-  if kind >= LOG and kind < BUCKET or kind >= CONCURRENCY then
-    return pack('<I6I6I2', tag + 6, slot, #tail / (kind >= CONCURRENCY and kind < BLOCK and 16 or 6)) .. tail
-  end
+  local each = bytes_of[kind - kind % 512]
+  if each then return pack('<I6I6I2', tag + 6, slot, #tail / each) .. tail end
   if current > MAX_COUNT then current = MAX_COUNT end
   if previous > MAX_COUNT then previous = MAX_COUNT end
   local two, top = kind < ONE_WINDOW or kind >= BUCKET, current

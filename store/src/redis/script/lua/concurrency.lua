@@ -2,12 +2,13 @@
 -- Uses the codec, `admit` and `rebase`. Defines the rules of concurrency limits.
 
 local function concurrency_rules()
-  local MAX_CONCURRENT = 1000000
+  local MAX_CONCURRENT, LONGEST = 1000000, 3600000
 
   -- Returns the bytes of each holder whose lease has not ended, the latest end, the number of slots in use, and the index of the
   -- given holder, if it is among them.
   local function roll(i, lease, holder)
     local all, live, latest, used, own = i and tails[i] or '', {}, 0, 0, nil
+    if lease < LONGEST then lease = LONGEST end
     for at = 1, #all, 16 do
       local who, slots, ends = unpack('<I6I4I6', all, at)
       if slots > 0 and ends > now then
@@ -21,9 +22,10 @@ local function concurrency_rules()
     return live, latest, used, own
   end
 
-  local function slots_at(bytes)
-    local _, slots = unpack('<I6I4', bytes)
-    return slots
+  -- Returns the number of slots of a holder, and the end of its lease, which is renewed to `ends` if it is earlier.
+  local function renewed(bytes, ends)
+    local _, slots, last = unpack('<I6I4I6', bytes)
+    return slots, last > ends and last or ends
   end
 
   -- Parameters: the holder, and the length of a lease in milliseconds.
@@ -37,8 +39,9 @@ local function concurrency_rules()
   local function charge(_, p, cost, admitted, _, m)
     local live, own, add = tail_of[m], instant_of[m], admitted * cost
     if add > 0 then
-      local ends = now + a[p + 1]
-      live[own or #live + 1] = pack('<I6I4I6', a[p], add + (own and slots_at(live[own]) or 0), ends)
+      local slots, ends = 0, now + a[p + 1]
+      if own then slots, ends = renewed(live[own], ends) end
+      live[own or #live + 1] = pack('<I6I4I6', a[p], add + slots, ends)
       if ends > slot_of[m] then slot_of[m] = ends end
       used_of[m] = used_of[m] + add
     end
@@ -54,9 +57,10 @@ local function concurrency_rules()
     local holder, lease = a[p], a[p + 1]
     local live, _, _, own = roll(i, lease, holder)
     if own then
-      local slots = slots_at(live[own]) + more - less
+      local slots, ends = renewed(live[own], now + lease)
+      slots = slots + more - less
       if slots > MAX_CONCURRENT then slots = MAX_CONCURRENT end
-      if slots > 0 then live[own] = pack('<I6I4I6', holder, slots, now + lease) else table.remove(live, own) end
+      if slots > 0 then live[own] = pack('<I6I4I6', holder, slots, ends) else table.remove(live, own) end
     end
     local latest = 0
     for at = 1, #live do

@@ -120,7 +120,7 @@ local function decide(p, operation, is_charge)
       -- A window or a log that counts denied requests is written by them too.
       if admitted < callers and kind_of[r] < BUCKET and a[p + 3] == 1 then write = true end
       -- So is a block by a denial that counts. Clients that share the overflow counter must not block each other.
-      if not (shared and shared[c] and kind_of[r] >= BLOCK) and rules_of[r].charge(r, p, cost, admitted, callers, m) then
+      if not (shared and shared[c] and kind_of[r] == BLOCK) and rules_of[r].charge(r, p, cost, admitted, callers, m) then
         write = true
       end
       rules_of[r].reply(r, p, cost, m)

@@ -11,13 +11,16 @@
 --          1: a check: number of counters, number of callers; for each counter the index of the key, the cost, and the index
 --             of the limit; then five parameters for each rate of the limit (Rate::full_script_arguments);
 --          3: a charge, which is made whether or not there is room: the same;
---          4: a reset: index of the key, index of the limit. The key is removed.
--- reply    this server's time in microseconds. Then for a settlement or a reset 0; for a check the number of admitted callers, and for
+--          4: a reset: index of the key, index of the limit. The key is removed;
+--          6: a taking: index of the key, and the id of the reservation that is taken out of it; 0 for the oldest.
+-- reply    this server's time in microseconds. Then for a settlement or a reset 0; for a taking the cost of the reservation, 0 if
+--          there is none, and the instant of its charge in milliseconds and the microseconds beyond; for a check the number of admitted callers, and for
 --          each rate of each counter the state afterwards: slot, current count, previous count. A rate with more than one
 --          previous slot has a string instead of the previous count, with 6 bytes for each previous slot. A log has the newest
 --          instant, the number of instants, and the instant that must leave before the cost fits. A concurrency limit has the
 --          latest end of a lease, the number of slots in use, and 0. A block has its end or that of the newest denial, the number
---          of denials, and 1 if the client was blocked before the check. After a soft rate follow the begin and the end of its
+--          of denials, and 1 if the client was blocked before the check. Reservations have the latest expiry, the sum of the costs,
+--          and their number. After a soft rate follow the begin and the end of its
 --          time above the number. Instead of all that, -1 if a key does not hold a string, and -2 if the string does not
 --          consist of records. After all operations follow two numbers for each key that was created: 32 times the
 --          index of the operation (from 0) and the index of the counter (from 0), and 2^32, to which the number of keys in its
@@ -54,8 +57,8 @@ local most_of, grid_of = {}, {}
 -- The lowest 13 bits of a tag without the width are the kind of the record; the rest is the period. Sliding windows have the
 -- kinds 520 to 992: 512 + 8 * the number of previous slots. From FIRST_REQUEST on, each name stands for a layout, and the kinds
 -- up to the next name are its variants, each 8 more.
-local ONE_WINDOW, SPREAD, FIRST_REQUEST, LOG, BUCKET, WARM_UP, SOFT, CONCURRENCY, BLOCK =
-  1024, 1536, 2048, 2560, 3072, 3584, 4096, 4608, 5120
+local ONE_WINDOW, SPREAD, FIRST_REQUEST, LOG, BUCKET, WARM_UP, SOFT, CONCURRENCY, BLOCK, RESERVATIONS =
+  1024, 1536, 2048, 2560, 3072, 3584, 4096, 4608, 5120, 5632
 -- The functions that make the rules of a kind. Kinds without an entry are windows.
 local makers = {}
 local MAX_COUNT, MAX_PERIOD = 1099511627776, 31622400000
@@ -64,7 +67,7 @@ local MAX_COUNT, MAX_PERIOD = 1099511627776, 31622400000
 local out, o = {micros}, 2
 
 -- The state of each rate of a check, by the index of the rate within the check. `tail` holds the counts of further slots, the
--- instants of a log, or the holders of a concurrency limit. `instant` and `used` are what else an algorithm remembers. The room
+-- instants of a log, the holders of a concurrency limit, or the reservations. `instant` and `used` are what else an algorithm remembers. The room
 -- of a layout below BUCKET sets `tail`, and that of one below LOG `since` and `last` too: the former state is another check's.
 local slot_of, current_of, previous_of, tail_of, since_of, last_of, instant_of, used_of = {}, {}, {}, {}, {}, {}, {}, {}
 

@@ -1,5 +1,5 @@
 -- Runs the batch: reads the limits, decides the operations one after another, and writes what has changed.
--- Uses the head, the codec, `rules`, `decide`, `settle`, `reset` and `write`.
+-- Uses the head, the codec, `rules`, `decide`, `settle`, `reset`, `take` and `write`.
 
 local p, rates = 3, 0
 for limit = 1, a[2] or 0 do
@@ -18,7 +18,7 @@ end
 
 local operations = 0
 while p <= #a do
-  local operation = a[p] == 4 and reset or a[p] % 2 == 1 and decide or settle
+  local operation = a[p] == 6 and take or a[p] == 4 and reset or a[p] % 2 == 1 and decide or settle
   p = operation(p + 1, operations, a[p] > 1)
   operations = operations + 1
   if type(p) == 'table' then return p end

@@ -348,4 +348,34 @@ pub(super) const LIST: &[Equivalent] = &[
         after: &["= latest, 1, 0, live", "= latest, 0, 1, live"],
         reason: "A concurrency limit has no counts.",
     },
+    Equivalent {
+        file: "reservations.lua",
+        before: "rebase(i, key, latest, 0, 0)",
+        after: &["rebase(i, key, latest, 1, 0)", "rebase(i, key, latest, 0, 1)"],
+        reason: "A ledger has no counts.",
+    },
+    Equivalent {
+        file: "reservations.lua",
+        before: "= latest, 0, 0, open",
+        after: &["= latest, 1, 0, open", "= latest, 0, 1, open"],
+        reason: "A ledger has no counts.",
+    },
+    Equivalent {
+        file: "reservations.lua",
+        before: "from > 0",
+        after: &["from >= 0"],
+        reason: "No record has the index 0.",
+    },
+    Equivalent {
+        file: "reservations.lua",
+        before: "from < 0",
+        after: &["from <= 0", "from < 1"],
+        reason: "No record has the index 0.",
+    },
+    Equivalent {
+        file: "reservations.lua",
+        before: "micros > 999",
+        after: &["micros >= 999", "micros > 998"],
+        reason: "It is 999 then.",
+    },
 ];

@@ -1,0 +1,492 @@
+//! Checks of applications: limits that they name with the keys of their clients, or a request as a proxy would see it. Reservations,
+//! which they settle.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderMap;
+use sluice_config::policy::{AmbiguousPaths, Consistency};
+use sluice_config::prepared::PreparedKind;
+use sluice_config::prepared::rate_set::Choice;
+use sluice_config::{RequestAttributes, path};
+use sluice_limiter::{MAX_COUNT, Period, Rate};
+use sluice_store::{KeyHash, PlannedCounter};
+use tokio::time::Instant;
+
+use crate::engine::Engine;
+use crate::limit::active::ActiveLimit;
+use crate::limit::index::LimitIndex;
+use crate::limit::matching::MatchedLimits;
+use crate::limit::snapshot::Snapshot;
+use crate::question::asking::{Asking, Findings};
+use crate::question::counters::{Checked, Groups, MAX_CHECKED, Use, denied_without_counting, strict};
+use crate::question::settlement::{Settled, counters_of, settle};
+use crate::question::token::Token;
+pub use crate::question::{CurrentLimit, Outcome, Status};
+
+/// A check of an application: all its limits admit it, or none is charged.
+#[derive(Debug)]
+pub struct Check<'a> {
+    /// What happens with the costs.
+    pub how: How,
+    /// The longest time that all calls to the store may take together.
+    pub budget: Duration,
+    /// Headers of the call, which may name its trace.
+    pub headers: &'a HeaderMap,
+}
+
+/// What happens with the costs of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// They are charged if there is room.
+    Charge,
+    /// They are only compared with what is left.
+    Peek,
+    /// They are charged if there is room, and settled by an id. It can be settled for this time, or else for that of the policy or
+    /// for an hour.
+    Reserve(Option<Period>),
+}
+
+/// A limit that an application names, with the client.
+#[derive(Debug, Clone, Copy)]
+pub struct NamedLimit<'a> {
+    /// `NAMESPACE/NAME` of the policy.
+    pub policy: &'a str,
+    /// Name of the limit; `None` if the policy has one alone.
+    pub limit: Option<&'a str>,
+    /// The values of the parts of the key.
+    pub key: &'a [String],
+    /// The cost.
+    pub cost: u64,
+}
+
+/// The policies that a request is checked by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policies<'a> {
+    /// All that there are.
+    All,
+    /// Those of a namespace.
+    Namespace(&'a str),
+    /// The one with this `NAMESPACE/NAME`.
+    Named(&'a str),
+}
+
+/// The answer to a check.
+#[derive(Debug)]
+pub struct CheckAnswer {
+    /// The limits that it is about, in their order.
+    pub limits: Vec<LimitStatus>,
+    /// The id by which what was reserved is settled.
+    pub reservation: Option<Reservation>,
+    /// The store's failure, if it did not answer.
+    pub store_failure: Option<&'static str>,
+}
+
+/// The id of a reservation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reservation {
+    /// The id.
+    pub id: String,
+    /// Time for which it can be settled.
+    pub lasts: Duration,
+}
+
+/// A limit, with its decision about a check.
+#[derive(Debug)]
+pub struct LimitStatus {
+    /// `NAMESPACE/NAME` of the policy.
+    pub policy: String,
+    /// Name of the limit.
+    pub limit: Arc<str>,
+    /// The decision.
+    pub status: Status,
+}
+
+impl CheckAnswer {
+    /// Reports whether no limit denies it.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.limits.iter().all(|one| one.status.outcome != Outcome::OverLimit)
+    }
+}
+
+/// The reason why a check has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CheckError {
+    /// No policies have been received yet.
+    #[error("no policies have been received yet")]
+    NoPolicies,
+    /// There is no such policy, or it is none of the caller's.
+    #[error(
+        "there is no policy {0:?} that you may ask about: name one as NAMESPACE/NAME that has Service in spec.enforcedBy"
+    )]
+    Policy(String),
+    /// The policy has no such limit.
+    #[error("{0}")]
+    Limit(String),
+    /// The key is not one of the limit.
+    #[error("{0}")]
+    Key(String),
+    /// The limit cannot be checked so.
+    #[error("{0}")]
+    NotPossible(String),
+    /// The same counter is named twice.
+    #[error("the same limit and key are there twice: add up their costs")]
+    Twice,
+    /// The path can be read in several ways, and a policy refuses such paths.
+    #[error("the path can be read in several ways, and a policy refuses such paths")]
+    AmbiguousPath,
+    /// The check is about too many limits.
+    #[error("one check is about at most 16 limits")]
+    TooManyLimits,
+}
+
+/// A check that has no answer, and the limit that it is due to, by its position.
+pub type Refusal = (Option<usize>, CheckError);
+
+/// Most limits that one check names: beside each counter may be a ledger.
+const MAX_NAMED: usize = 16;
+
+/// Why a settlement has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SettleError {
+    /// The id is none of a reservation that the caller may settle.
+    #[error("this is not the id of a reservation of yours")]
+    Unknown,
+    /// The store did not answer.
+    #[error(
+        "the store did not answer, so it is not known whether the reservation was settled: try again with the same id"
+    )]
+    Store(&'static str),
+}
+
+/// A settled counter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SettledLimit {
+    /// `NAMESPACE/NAME` of the policy.
+    pub policy: String,
+    /// Name of the limit.
+    pub limit: Arc<str>,
+    /// The cost that was reserved; `None` if it was settled before, or has expired, or is a slot.
+    pub reserved: Option<u64>,
+    /// Whether this call has settled it, as far as can be told.
+    pub settled: bool,
+}
+
+impl Engine {
+    /// Prepares the check of limits that an application names.
+    ///
+    /// # Errors
+    /// A limit cannot be checked as it is named.
+    pub fn prepare_limits<'a>(
+        &self,
+        check: Check<'a>,
+        named: &[NamedLimit<'_>],
+    ) -> Result<PreparedCheck<'a>, Refusal> {
+        let snapshot = self.publisher().current();
+        if snapshot.denies_all {
+            return Err((None, CheckError::NoPolicies));
+        }
+        if named.len() > MAX_NAMED {
+            return Err((None, CheckError::TooManyLimits));
+        }
+        let mut prepared = PreparedCheck::new(snapshot, check);
+        for (position, one) in named.iter().enumerate() {
+            prepared.add_named(one).map_err(|error| (Some(position), error))?;
+        }
+        Ok(prepared)
+    }
+
+    /// Prepares the check of a request by policies.
+    ///
+    /// # Errors
+    /// There are no such policies, or the request meets what no application can be told about.
+    pub fn prepare_request<'a, 'r>(
+        &self,
+        check: Check<'a>,
+        policies: Policies<'_>,
+        request: impl Fn() -> RequestAttributes<'r>,
+    ) -> Result<PreparedCheck<'a>, CheckError> {
+        let snapshot = self.publisher().current();
+        if snapshot.denies_all {
+            return Err(CheckError::NoPolicies);
+        }
+        let one = match policies {
+            Policies::Named(name) => {
+                Some(snapshot.by_name(name).ok_or_else(|| CheckError::Policy(name.to_owned()))?)
+            }
+            Policies::All | Policies::Namespace(_) => None,
+        };
+        let applies = |position: u16| match policies {
+            Policies::All => true,
+            Policies::Named(_) => Some(position) == one,
+            Policies::Namespace(namespace) => {
+                snapshot.policies[usize::from(position)].prepared.namespace == namespace
+            }
+        };
+        if snapshot.rejects_ambiguous_paths && path::is_ambiguous(request().uri.path()) {
+            let rejects = |position: u16| {
+                snapshot.policies[usize::from(position)].prepared.ambiguous_paths == AmbiguousPaths::Reject
+            };
+            if (0..).take(snapshot.policies.len()).any(|position| applies(position) && rejects(position)) {
+                return Err(CheckError::AmbiguousPath);
+            }
+        }
+        let mut matched = MatchedLimits::find_among(&snapshot, applies, &request);
+        let mut prepared = PreparedCheck::new(snapshot.clone(), check);
+        prepared.add_matched(&mut matched)?;
+        prepared.describe(&request);
+        Ok(prepared)
+    }
+
+    /// Settles a reservation: `used` is what it has cost in the end, of each of its limits, or else what was reserved. `may_settle`
+    /// tells whether the caller may settle those of a namespace.
+    ///
+    /// # Errors
+    /// The id is none that the caller may settle, or the store did not answer.
+    pub async fn settle(
+        &self,
+        id: &str,
+        used: Option<u64>,
+        may_settle: impl Fn(&str) -> bool,
+        budget: Duration,
+    ) -> Result<Vec<SettledLimit>, SettleError> {
+        let snapshot = self.publisher().current();
+        let token = Token::parse(id.as_bytes()).ok_or(SettleError::Unknown)?;
+        let counters = counters_of(&snapshot, &token);
+        let prepared = |index: LimitIndex| &snapshot.policies[usize::from(index.policy)].prepared;
+        if counters.is_empty() || !counters.iter().all(|open| may_settle(&prepared(open.limit).namespace)) {
+            return Err(SettleError::Unknown);
+        }
+        let deadline = Instant::now() + budget;
+        let mut all = Vec::with_capacity(counters.len());
+        for open in counters {
+            let settled = settle(&snapshot, &open, used, deadline).await;
+            let settled = settled.map_err(|error| SettleError::Store(error.as_str()))?;
+            all.push(SettledLimit {
+                policy: prepared(open.limit).qualified_name(),
+                limit: snapshot.limit(open.limit).name.clone(),
+                reserved: match settled {
+                    Settled::Cost(reserved) => Some(reserved.cost),
+                    Settled::Slots | Settled::NotFound => None,
+                },
+                settled: settled != Settled::NotFound,
+            });
+        }
+        Ok(all)
+    }
+}
+
+/// A check whose counters are found.
+#[derive(Debug)]
+pub struct PreparedCheck<'a> {
+    snapshot: Arc<Snapshot>,
+    check: Check<'a>,
+    groups: Groups,
+    /// The limit of each status.
+    places: Vec<LimitIndex>,
+    /// The statuses of those that nothing counts, by their positions.
+    uncounted: Vec<(usize, Status)>,
+    /// The cost of each.
+    costs: Vec<u64>,
+    /// The clients in words, for operators. Without them, they are as an application has named them.
+    clients: Vec<Arc<str>>,
+    lasts: Option<Period>,
+}
+
+impl<'a> PreparedCheck<'a> {
+    fn new(snapshot: Arc<Snapshot>, check: Check<'a>) -> Self {
+        Self {
+            snapshot,
+            check,
+            groups: Groups::default(),
+            places: Vec::new(),
+            uncounted: Vec::new(),
+            costs: Vec::new(),
+            clients: Vec::new(),
+            lasts: None,
+        }
+    }
+
+    /// Describes the clients of a request.
+    fn describe<'r>(&mut self, request: &impl Fn() -> RequestAttributes<'r>) {
+        let describe = |index: &LimitIndex| {
+            let policy = &self.snapshot.policies[usize::from(index.policy)].prepared;
+            policy.describe_client(usize::from(index.limit), &request())
+        };
+        self.clients = self.places.iter().map(describe).collect();
+    }
+
+    /// Begins with a limit. Returns the position of its status.
+    fn begin(&mut self, index: LimitIndex, cost: u64) -> usize {
+        self.places.push(index);
+        self.costs.push(cost);
+        self.places.len() - 1
+    }
+
+    fn add_named(&mut self, named: &NamedLimit<'_>) -> Result<(), CheckError> {
+        let snapshot = self.snapshot.clone();
+        let position = snapshot.by_name(named.policy);
+        let position = position.ok_or_else(|| CheckError::Policy(named.policy.to_owned()))?;
+        let policy = &snapshot.policies[usize::from(position)];
+        let limits = &policy.prepared.limits;
+        let found = match named.limit {
+            Some(name) => (0..).zip(limits).find(|(_, limit)| limit.name == name),
+            None if limits.len() == 1 => (0..).zip(limits).next(),
+            None => None,
+        };
+        let (number, limit) = found.ok_or_else(|| {
+            let names: Vec<_> = limits.iter().map(|limit| limit.name.as_str()).collect();
+            let names = names.join(", ");
+            CheckError::Limit(match named.limit {
+                Some(name) => {
+                    format!("policy {} has no limit {name:?}: its limits are {names}", named.policy)
+                }
+                None => format!("policy {} has several limits: name one of {names}", named.policy),
+            })
+        })?;
+        let (key, choice) = limit
+            .client(snapshot.secret(policy), named.key)
+            .map_err(|error| CheckError::Key(format!("limit {}: {error}", limit.name)))?;
+        let base = LimitIndex { policy: position, limit: number, rates: 0 };
+        let at = self.begin(base, named.cost);
+        match choice.unwrap_or(Choice::Rates(0)) {
+            Choice::Rates(rates) => self.add(at, LimitIndex { rates, ..base }, KeyHash(key), named.cost),
+            Choice::Unlimited => {
+                self.uncounted.push((at, Status::without_limit(Outcome::Unlimited, MAX_COUNT, false)));
+                Ok(())
+            }
+            Choice::Deny => {
+                self.add_denied(at, base);
+                Ok(())
+            }
+        }
+    }
+
+    fn add_denied(&mut self, at: usize, index: LimitIndex) {
+        let active = self.snapshot.limit(index);
+        let is_enforced = active.denies();
+        let outcome = if is_enforced { Outcome::OverLimit } else { Outcome::Observed };
+        self.groups.is_denied |= is_enforced;
+        self.uncounted.push((at, denied_without_counting(active, outcome)));
+    }
+
+    fn add_matched(&mut self, matched: &mut MatchedLimits) -> Result<(), CheckError> {
+        if matched.meets_too_many || matched.enforced.len() > MAX_NAMED {
+            return Err(CheckError::TooManyLimits);
+        }
+        let enforced = std::mem::take(&mut matched.enforced).into_iter();
+        let counters = std::mem::take(&mut matched.counters);
+        let beside = std::mem::take(&mut matched.beside);
+        for (index, counter) in enforced.zip(counters).chain(beside) {
+            let PlannedCounter { key, cost, .. } = counter;
+            let at = self.begin(index, cost);
+            self.add(at, index, key, cost)?;
+        }
+        let refused = matched.refused.map(|(index, _)| index).into_iter();
+        for index in refused.chain(matched.beside_refused.iter().copied()) {
+            let at = self.begin(index, 0);
+            self.add_denied(at, index);
+        }
+        Ok(())
+    }
+
+    /// Adds the counter of a limit.
+    fn add(&mut self, at: usize, index: LimitIndex, key: KeyHash, cost: u64) -> Result<(), CheckError> {
+        let snapshot = &self.snapshot.clone();
+        let policy = &snapshot.policies[usize::from(index.policy)];
+        let prepared = &policy.prepared.limits[usize::from(index.limit)];
+        let name = || format!("limit {} of policy {}", prepared.name, policy.prepared.qualified_name());
+        let not_possible = |reason: &str| Err(CheckError::NotPossible(format!("{} {reason}", name())));
+        let is_local = |consistency| matches!(consistency, Consistency::Local | Consistency::PerPod);
+        let plan = &snapshot.rates(index).plan;
+        let (what, plan) = match (&prepared.kind, self.check.how) {
+            (PreparedKind::Adaptive(_), _) => {
+                return not_possible("adapts to the load of a pod, and has no counters");
+            }
+            (_, How::Peek) => (Use::Look, plan.clone()),
+            (PreparedKind::Slots(_), How::Charge) => {
+                return not_possible(
+                    "is on concurrent requests: send `reserve`, and settle the reservation when the request has ended",
+                );
+            }
+            (PreparedKind::Rates { .. }, How::Reserve(_)) if is_local(policy.prepared.consistency) => {
+                return not_possible(
+                    "is counted by each process alone, so another one could not settle a reservation: leave `reserve` out, or choose \
+                     another consistency",
+                );
+            }
+            (_, How::Reserve(lasts)) => {
+                let (reserve, plan) = self.groups.reserve(snapshot, index, lasts);
+                let own = reserve.lasts(&plan);
+                self.lasts = Some(self.lasts.map_or(own, |lasts| lasts.min(own)));
+                (Use::Reserve(reserve), plan)
+            }
+            // Quota is leased for one cost alone.
+            (PreparedKind::Rates { .. }, How::Charge) if cost == 1 => (Use::Ask, plan.clone()),
+            (PreparedKind::Rates { .. }, How::Charge) => (Use::Ask, strict(plan)),
+        };
+        let counter = PlannedCounter { limit: plan, key, cost };
+        let active = snapshot.limit(index);
+        if needs_pods(active) {
+            return not_possible(
+                "delays requests, or depends on the load of a pod: only sidecars enforce it",
+            );
+        }
+        policy.prepared.note_asked();
+        let is_known = |other: &&Checked| {
+            other.counter.key == key && other.counter.limit.spec.scope == counter.limit.spec.scope
+        };
+        if self.groups.asked.iter().chain(&self.groups.alone).any(|other| is_known(&other)) {
+            return Err(CheckError::Twice);
+        }
+        self.groups.add(Checked::of_policy(at, index, (policy, active), counter, what), false);
+        if self.groups.len() > MAX_CHECKED {
+            return Err(CheckError::TooManyLimits);
+        }
+        Ok(())
+    }
+
+    /// Makes the check.
+    pub async fn decide(self, engine: &Engine) -> CheckAnswer {
+        let Self { snapshot, check, groups, places, uncounted, costs, clients, lasts } = self;
+        let mut findings = Findings::new(places.len());
+        let client = |position: usize| -> Arc<str> {
+            clients.get(position).cloned().unwrap_or_else(|| "(named by an application)".into())
+        };
+        let asking = Asking {
+            denials: engine.denials(),
+            snapshot: &snapshot,
+            is_shadow: false,
+            headers: check.headers,
+            client: &client,
+            marks: false,
+            number: groups.number,
+        };
+        asking.decide(groups, check.budget, &mut findings).await;
+        for (at, status) in uncounted {
+            findings.statuses[at] = status;
+        }
+        let id = findings.reservation();
+        if check.how == How::Peek {
+            findings.statuses.iter_mut().zip(costs).for_each(|(status, cost)| status.compare(cost));
+        }
+        let limits = places.into_iter().zip(findings.statuses).map(|(index, status)| LimitStatus {
+            policy: snapshot.policies[usize::from(index.policy)].prepared.qualified_name(),
+            limit: snapshot.limit(index).name.clone(),
+            status,
+        });
+        CheckAnswer {
+            limits: limits.collect(),
+            reservation: id
+                .zip(lasts)
+                .map(|(id, lasts)| Reservation { id, lasts: Duration::from_millis(lasts.millis()) }),
+            store_failure: findings.store_failure,
+        }
+    }
+}
+
+/// Reports whether a limit delays requests, or has rates that depend on the load of a pod.
+fn needs_pods(active: &ActiveLimit) -> bool {
+    active.boost.is_some() || active.base().plan.spec.rates.iter().any(Rate::delays)
+}
