@@ -2,7 +2,8 @@
 # e2e.sh [--keep]: build the images, start real nodes, install Sluice with Helm and run the end-to-end tests.
 # With --keep, only install Sluice and leave the nodes running.
 #   SLUICE_E2E_PREVIOUS   the commit from which the test of upgrades upgrades (HEAD~1)
-#   SLUICE_E2E_PROFILE    release: compile the images as a release does (quick)
+#   SLUICE_E2E_PROFILE    quick: images as in a release, of binaries that are compiled quickly (default); release: compiled as a
+#                         release does; dev: images of what `make build` has compiled, so that nothing is compiled for them alone
 #   SLUICE_KUBERNETES     the version of Kubernetes, see tests/node/assets.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,8 +11,10 @@ cd "$(dirname "$0")/.."
 readonly tag=e2e previous_tag=e2e-previous previous=target/e2e/previous
 keep=${1:-}
 
+readonly profile=${SLUICE_E2E_PROFILE:-quick}
+
 # The tests do not measure, so the images are compiled quickly rather than for speed.
-if [ "${SLUICE_E2E_PROFILE:-quick}" != release ]; then
+if [ "$profile" = quick ]; then
   export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 fi
 
@@ -30,10 +33,18 @@ previous_images() {
   sed -i '/^name = "sluice/ { n; s/.*/version = "0.0.1"/ }' "$previous/Cargo.lock"
   # All binaries, because the selection decides which features of other projects are compiled.
   (cd "$previous" && CARGO_TARGET_DIR=../.. cargo build --locked --workspace --bins)
-  for image in sluice-operator sluice-sidecar; do
-    strip --strip-debug -o "$previous/$image" "target/debug/$image"
-    tests/node/image.py "ghcr.io/sluice-dev/$image:$previous_tag" "$previous/$image.tar" \
-      --bin "$previous/$image:/$image" --entrypoint "/$image" --user 65532:65532
+  dev_images "$previous" "$previous_tag" sluice-operator sluice-sidecar
+}
+
+# Makes images of the binaries that are in target/debug now.
+dev_images() { # dev_images FOLDER TAG IMAGE...
+  local folder=$1 tag=$2 image
+  shift 2
+  mkdir -p "$folder"
+  for image in "$@"; do
+    strip --strip-debug -o "$folder/$image" "target/debug/$image"
+    tests/node/image.py "ghcr.io/sluice-dev/$image:$tag" "$folder/$image.tar" \
+      --bin "$folder/$image:/$image" --entrypoint "/$image" --user 65532:65532
   done
 }
 
@@ -61,7 +72,11 @@ assets=$(tests/node/assets.sh node)
 # The command that the tests call, and the tests.
 cargo build --workspace --bins
 cargo test -q -p sluice-tests --features e2e --test e2e --no-run
-hack/images.sh "$tag"
+if [ "$profile" = dev ]; then
+  dev_images images "$tag" sluice-operator sluice-sidecar sluice-service
+else
+  hack/images.sh "$tag"
+fi
 export SLUICE_E2E_TAG=$tag
 # The gateway in front of the service.
 SLUICE_ENVOY="${SLUICE_ENVOY:-$(bench/tools/install.sh envoy)}"

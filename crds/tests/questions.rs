@@ -178,7 +178,7 @@ fn checks_of_applications_need_no_conditions_and_reservations_may_be_of_gateways
         accepts(&format!("{spec}\n  {slots}"), "matches: []");
     }
     accepts(SERVICE, "cost: {response: {reserve: 5, reported: {}}}");
-    let adaptive = "concurrency: [{name: c, adaptive: {gradient2: {maximum: 50}}}]";
+    let adaptive = "concurrency: [{name: c, adaptive: {gradient2: {minimum: 1, maximum: 50}}}]";
     let violation = first_violation(&format!("{SERVICE}\n  {adaptive}"), "matches: []");
     assert!(violation.starts_with("spec.concurrency[0].adaptive: needs the load of a pod"), "{violation}");
 }

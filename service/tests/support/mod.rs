@@ -86,6 +86,11 @@ impl Caller {
         Self(Grpc::new(channel))
     }
 
+    /// Connects to an address.
+    pub(crate) async fn to(address: std::net::SocketAddr) -> Self {
+        Self(Grpc::new(Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()))
+    }
+
     /// Asks over a connection that exists.
     pub(crate) fn over(channel: Channel) -> Self {
         Self(Grpc::new(channel))
