@@ -130,8 +130,21 @@ pub struct Peeked {
     /// The plan of an override that decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exception: Option<String>,
+    /// What is reserved in the counter, and not settled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<OpenReservations>,
     /// The state of the counter.
     pub state: CounterState,
+}
+
+/// The reservations of a counter that are not settled.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OpenReservations {
+    /// The sum of their costs.
+    pub cost: u64,
+    /// Seconds until the last of them expires.
+    pub expire_seconds: f64,
 }
 
 /// The state of a client's counter, which reading it does not change.

@@ -56,8 +56,8 @@ pub struct NamedLimit<'a> {
     pub limit: Option<&'a str>,
     /// The values of the parts of the key.
     pub key: &'a [String],
-    /// The cost.
-    pub cost: u64,
+    /// The cost; `None` for 1, or for what the policy reserves.
+    pub cost: Option<u64>,
 }
 
 /// The policies that a request is checked by.
@@ -87,7 +87,7 @@ pub struct CheckAnswer {
 pub struct Reservation {
     /// The id.
     pub id: String,
-    /// Time for which it can be settled.
+    /// Time until the first of its limits forgets it.
     pub lasts: Duration,
 }
 
@@ -127,6 +127,9 @@ pub enum CheckError {
     /// The key is not one of the limit.
     #[error("{0}")]
     Key(String),
+    /// The cost does not fit the check.
+    #[error("{0}")]
+    Cost(String),
     /// The limit cannot be checked so.
     #[error("{0}")]
     NotPossible(String),
@@ -169,7 +172,7 @@ pub struct SettledLimit {
     pub limit: Arc<str>,
     /// The cost that was reserved; `None` if it was settled before, or has expired, or is a slot.
     pub reserved: Option<u64>,
-    /// Whether this call has settled it, as far as can be told.
+    /// Whether this call has settled it.
     pub settled: bool,
 }
 
@@ -349,9 +352,17 @@ impl<'a> PreparedCheck<'a> {
             .client(snapshot.secret(policy), named.key)
             .map_err(|error| CheckError::Key(format!("limit {}: {error}", limit.name)))?;
         let base = LimitIndex { policy: position, limit: number, rates: 0 };
-        let at = self.begin(base, named.cost);
+        let reserve = limit.charge.reserve();
+        let cost = named.cost.unwrap_or(match self.check.how {
+            How::Reserve(_) if reserve > 0 => reserve,
+            How::Charge | How::Peek | How::Reserve(_) => 1,
+        });
+        if let (How::Reserve(_), 0) = (self.check.how, cost) {
+            return Err(CheckError::Cost("a reservation of 0 is none: send a cost of at least 1".to_owned()));
+        }
+        let at = self.begin(base, cost);
         match choice.unwrap_or(Choice::Rates(0)) {
-            Choice::Rates(rates) => self.add(at, LimitIndex { rates, ..base }, KeyHash(key), named.cost),
+            Choice::Rates(rates) => self.add(at, LimitIndex { rates, ..base }, KeyHash(key), cost),
             Choice::Unlimited => {
                 self.uncounted.push((at, Status::without_limit(Outcome::Unlimited, MAX_COUNT, false)));
                 Ok(())
@@ -417,10 +428,9 @@ impl<'a> PreparedCheck<'a> {
                 );
             }
             (_, How::Reserve(lasts)) => {
-                let (reserve, plan) = self.groups.reserve(snapshot, index, lasts);
-                let own = reserve.lasts(&plan);
+                let (own, plan) = self.groups.reserve(snapshot, index, lasts);
                 self.lasts = Some(self.lasts.map_or(own, |lasts| lasts.min(own)));
-                (Use::Reserve(reserve), plan)
+                (Use::Reserve(own), plan)
             }
             // Quota is leased for one cost alone.
             (PreparedKind::Rates { .. }, How::Charge) if cost == 1 => (Use::Ask, plan.clone()),

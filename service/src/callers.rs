@@ -79,6 +79,9 @@ pub(crate) enum NotPermitted {
         "the token is not valid for the audience {SERVICE_AUDIENCE}, has expired, or is of another issuer"
     )]
     Token,
+    /// The keys that verify tokens have not come.
+    #[error("the service has no keys yet that verify tokens: the operator sends them; try again")]
+    WithoutKeys,
     /// No entry is for it.
     #[error("the caller {0} is not listed: add it to service.callers")]
     Unknown(String),
@@ -131,11 +134,12 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Table {
     text: String,
-    by_subject: HashMap<String, Caller>,
+    by_subject: HashMap<String, Arc<Caller>>,
 }
 
+/// A caller.
 #[derive(Debug)]
-struct Caller {
+pub(crate) struct Caller {
     config: CallerConfig,
     asked: AtomicU64,
     refused: AtomicU64,
@@ -190,7 +194,7 @@ impl Table {
                 )
             };
             let (asked, refused) = (count(|known| &known.asked), count(|known| &known.refused));
-            if by_subject.insert(subject.clone(), Caller { config, asked, refused }).is_some() {
+            if by_subject.insert(subject.clone(), Arc::new(Caller { config, asked, refused })).is_some() {
                 return Err(format!("the subject {subject:?} is there twice"));
             }
         }
@@ -274,64 +278,53 @@ impl Callers {
         headers: &HeaderMap,
         domain: &[u8],
     ) -> Result<(), NotPermitted> {
-        let permits = |config: &CallerConfig| config.permits(domain);
-        self.check_with(names, headers, permits, |subject| {
-            let domain = String::from_utf8_lossy(domain).chars().take(MAX_TEXT).collect();
-            NotPermitted::Domain { subject, domain }
-        })
+        let caller = self.identify(names, headers)?;
+        if caller.config.permits(domain) {
+            caller.asked.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        caller.refused.fetch_add(1, Ordering::Relaxed);
+        let domain = String::from_utf8_lossy(domain).chars().take(MAX_TEXT).collect();
+        let refused = NotPermitted::Domain { subject: caller.config.subject.clone(), domain };
+        self.note(&refused);
+        Err(refused)
     }
 
     /// Checks that a caller may ask about the policies of a namespace.
-    pub(crate) fn check_namespace(
+    pub(crate) fn check_namespace(&self, caller: &Caller, namespace: &str) -> Result<(), NotPermitted> {
+        if caller.config.permits_namespace(namespace) {
+            caller.asked.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        caller.refused.fetch_add(1, Ordering::Relaxed);
+        let namespace = namespace.chars().take(MAX_TEXT).collect();
+        let refused = NotPermitted::Namespace { subject: caller.config.subject.clone(), namespace };
+        self.note(&refused);
+        Err(refused)
+    }
+
+    /// Returns who asks. `names` are those of its certificate; `headers` may have its token.
+    pub(crate) fn identify(
         &self,
         names: &[String],
         headers: &HeaderMap,
-        namespace: &str,
-    ) -> Result<(), NotPermitted> {
-        let permits = |config: &CallerConfig| config.permits_namespace(namespace);
-        self.check_with(names, headers, permits, |subject| {
-            let namespace = namespace.chars().take(MAX_TEXT).collect();
-            NotPermitted::Namespace { subject, namespace }
-        })
-    }
-
-    /// Checks that a caller is known.
-    pub(crate) fn identify(&self, names: &[String], headers: &HeaderMap) -> Result<(), NotPermitted> {
+    ) -> Result<Arc<Caller>, NotPermitted> {
         let table = self.0.table.load();
-        self.find(&table, names, headers).map(drop).inspect_err(|refused| self.note(refused))
+        self.find(&table, names, headers).inspect_err(|refused| self.note(refused))
     }
 
-    fn check_with(
+    fn find(
         &self,
+        table: &Table,
         names: &[String],
         headers: &HeaderMap,
-        permits: impl Fn(&CallerConfig) -> bool,
-        refusal: impl FnOnce(String) -> NotPermitted,
-    ) -> Result<(), NotPermitted> {
-        let table = self.0.table.load();
-        let result = self.find(&table, names, headers).and_then(|caller| {
-            if permits(&caller.config) {
-                caller.asked.fetch_add(1, Ordering::Relaxed);
-                return Ok(());
-            }
-            caller.refused.fetch_add(1, Ordering::Relaxed);
-            Err(refusal(caller.config.subject.clone()))
-        });
-        result.inspect_err(|refused| self.note(refused))
-    }
-
-    fn find<'a>(
-        &self,
-        table: &'a Table,
-        names: &[String],
-        headers: &HeaderMap,
-    ) -> Result<&'a Caller, NotPermitted> {
+    ) -> Result<Arc<Caller>, NotPermitted> {
         if let Some(caller) = names.iter().find_map(|name| table.by_subject.get(name)) {
-            return Ok(caller);
+            return Ok(caller.clone());
         }
         let account = self.subject(headers)?;
         if let Some(caller) = account.as_ref().and_then(|account| table.by_subject.get(account)) {
-            return Ok(caller);
+            return Ok(caller.clone());
         }
         let name = account.as_ref().or(names.first()).ok_or(NotPermitted::Unidentified)?;
         Err(NotPermitted::Unknown(name.chars().take(MAX_TEXT).collect()))
@@ -343,7 +336,7 @@ impl Callers {
             return Ok(None);
         }
         let verifier = self.0.verifier.load();
-        let verifier = verifier.as_ref().ok_or(NotPermitted::Token)?;
+        let verifier = verifier.as_ref().ok_or(NotPermitted::WithoutKeys)?;
         let uri = Uri::from_static("/");
         let request =
             RequestAttributes::new(&Method::POST, &uri, headers, std::net::Ipv4Addr::UNSPECIFIED.into());
@@ -361,6 +354,7 @@ impl Callers {
         let reason = match refused {
             NotPermitted::Unidentified => "unidentified",
             NotPermitted::Token => "token",
+            NotPermitted::WithoutKeys => "without_keys",
             NotPermitted::Unknown(_) => "unknown_caller",
             NotPermitted::Domain { .. } => "domain",
             NotPermitted::Namespace { .. } => "namespace",
@@ -499,7 +493,7 @@ mod tests {
         let (audience, issuer, subject) =
             (SERVICE_AUDIENCE, "https://issuer", "system:serviceaccount:apps:web");
         let good = sign(&key, &claims(audience, issuer, now + 600, subject));
-        assert_eq!(callers.check(&[], &good, b"apps"), Err(NotPermitted::Token), "no keys have come");
+        assert_eq!(callers.check(&[], &good, b"apps"), Err(NotPermitted::WithoutKeys));
         let point = |range: std::ops::Range<usize>| URL_SAFE_NO_PAD.encode(&key.public_key_raw()[range]);
         let jwk = serde_json::json!({"kty": "EC", "crv": "P-256", "alg": "ES256", "kid": "a", "x": point(1..33), "y": point(33..65)});
         let jwks = serde_json::json!({"keys": [jwk]}).to_string();

@@ -32,8 +32,8 @@ use sluice_limiter::{MAX_COUNT, Period};
 use crate::callers::{CallerNames, Callers};
 use crate::checks::asker::Asker;
 use crate::checks::body::{
-    BatchAnswerBody, CheckAnswerBody, CheckBody, LimitBody, NamedLimitBody, ReservationBody, ReserveBody,
-    SettleAnswerBody, SettleBody, SettledLimitBody,
+    BatchAnswerBody, CheckAnswerBody, CheckBody, LimitBody, NamedLimitBody, RequestBody, ReservationBody,
+    ReserveBody, SettleAnswerBody, SettleBody, SettledLimitBody,
 };
 use crate::checks::problem::Problem;
 use crate::checks::request::ReadRequest;
@@ -93,155 +93,137 @@ impl Checks {
     }
 
     /// Answers one check, or many.
-    async fn check(&self, body: CheckBody, asker: &Asker<'_>) -> Result<Answered, Problem> {
-        let Some(checks) = body.checks.as_ref() else {
-            let prepared = self.prepare(&body, asker, "")?;
+    async fn check(
+        &self,
+        body: &CheckBody,
+        headers: &HeaderMap,
+        asker: &Asker<'_>,
+    ) -> Result<Answered, Problem> {
+        let Some(checks) = &body.checks else {
+            let prepared = self.prepare(body, headers, asker)?;
             return Ok(Answered::One(answer_body(prepared.decide(&self.engine).await)));
         };
         if body.has_own_fields() {
-            return Err(Problem::of_field("/checks", "stands alone: move the other fields into the checks"));
+            let detail = "`checks` stands alone: move the other fields into the checks";
+            return Err(Problem::of_field("/checks", detail));
         }
         if checks.is_empty() || checks.len() > MAX_CHECKS {
-            return Err(Problem::of_field("/checks", format!("has 1 to {MAX_CHECKS} checks")));
+            return Err(Problem::of_field("/checks", format!("send 1 to {MAX_CHECKS} checks")));
         }
         let mut all = Vec::with_capacity(checks.len());
         for (n, one) in checks.iter().enumerate() {
             if one.checks.is_some() {
-                return Err(Problem::of_field(format!("/checks/{n}/checks"), "a check has no checks"));
+                return Err(Problem::of_field(
+                    format!("/checks/{n}/checks"),
+                    "a check has no checks of its own",
+                ));
             }
-            all.push(self.prepare(one, asker, &format!("/checks/{n}"))?);
+            let prepared = self.prepare(one, headers, asker);
+            all.push(prepared.map_err(|problem| problem.within(&format!("/checks/{n}")))?);
         }
         let answers = join_all(all.into_iter().map(|one| one.decide(&self.engine))).await;
         Ok(Answered::Many(BatchAnswerBody { results: answers.into_iter().map(answer_body).collect() }))
     }
 
-    /// Finds the counters of a check. `place` is the JSON pointer of the check.
+    /// Finds the counters of a check.
     fn prepare<'a>(
         &self,
         body: &'a CheckBody,
-        asker: &Asker<'a>,
-        place: &str,
+        headers: &'a HeaderMap,
+        asker: &Asker<'_>,
     ) -> Result<PreparedCheck<'a>, Problem> {
-        self.prepare_one(body, asker).map_err(|problem| problem.within(place))
+        let check = Check { how: body.how()?, budget: BUDGET, headers };
+        match &body.request {
+            Some(request) => self.prepare_request(body, check, asker, request),
+            None => self.prepare_limits(body, check, asker),
+        }
     }
 
-    fn prepare_one<'a>(&self, body: &'a CheckBody, asker: &Asker<'a>) -> Result<PreparedCheck<'a>, Problem> {
-        let check = Check { how: body.how()?, budget: BUDGET, headers: asker.headers };
-        if let Some(request) = &body.request {
-            if body.limits.is_some() || body.limit.is_some() || body.key.is_some() || body.cost.is_some() {
-                return Err(Problem::of_field(
-                    "/request",
-                    "is in place of `limit`, `limits`, `key` and `cost`: leave these out",
-                ));
-            }
-            let policies = match (&body.policy, &body.namespace) {
-                (Some(_), Some(_)) => {
-                    return Err(Problem::of_field(
-                        "/namespace",
-                        "is in place of `policy`: leave one of them out",
-                    ));
-                }
-                (Some(policy), None) => {
-                    asker.may_name_policy(policy)?;
-                    Policies::Named(policy)
-                }
-                (None, Some(namespace)) => {
-                    asker.may_name(namespace).map_err(|hidden| {
-                        hidden.unwrap_or_else(|| {
-                            Problem::of_field(
-                                "/namespace",
-                                "there is no such namespace that you may ask about",
-                            )
-                            .with(StatusCode::NOT_FOUND)
-                        })
-                    })?;
-                    Policies::Namespace(namespace)
-                }
-                (None, None) if self.is_of_one_user => Policies::All,
-                (None, None) => {
-                    return Err(Problem::of_field(
-                        "/request",
-                        "is checked by the policies of a namespace: name it in `namespace`, or one policy in `policy`",
-                    ));
-                }
-            };
-            let request = ReadRequest::of(request)?;
-            let prepared = self.engine.prepare_request(check, policies, || request.attributes());
-            return prepared.map_err(|error| of_error(error, None, body));
+    fn prepare_request<'a>(
+        &self,
+        body: &CheckBody,
+        check: Check<'a>,
+        asker: &Asker<'_>,
+        request: &RequestBody,
+    ) -> Result<PreparedCheck<'a>, Problem> {
+        if body.limits.is_some() || body.limit.is_some() || body.key.is_some() || body.cost.is_some() {
+            let detail =
+                "a `request` stands in place of `limit`, `limits`, `key` and `cost`: leave these out";
+            return Err(Problem::of_field("/request", detail));
         }
-        if body.namespace.is_some() {
-            return Err(Problem::of_field(
-                "/namespace",
-                "is for a `request`: a limit is named by its policy",
-            ));
-        }
-        let single;
-        let named = match &body.limits {
-            Some(_) if body.limit.is_some() || body.key.is_some() => {
-                return Err(Problem::of_field(
-                    "/limits",
-                    "is in place of `limit` and `key`: leave these out",
-                ));
+        let policies = match (&body.policy, &body.namespace) {
+            (Some(_), Some(_)) => {
+                let detail = "`namespace` stands in place of `policy`: leave one of them out";
+                return Err(Problem::of_field("/namespace", detail));
             }
-            Some(limits) if limits.is_empty() => {
-                return Err(Problem::of_field("/limits", "names no limit"));
+            (Some(policy), None) => {
+                asker.may_name_policy(policy)?;
+                Policies::Named(policy)
             }
-            Some(limits) => &limits[..],
-            None => {
-                single = [NamedLimitBody {
-                    limit: body.limit.clone(),
-                    key: body.key.clone(),
-                    ..NamedLimitBody::default()
-                }];
-                &single[..]
+            (None, Some(namespace)) if !asker.may_name(namespace) => {
+                let detail = "there is no such namespace that you may ask about";
+                return Err(Problem::of_field("/namespace", detail).with(StatusCode::NOT_FOUND));
+            }
+            (None, Some(namespace)) => Policies::Namespace(namespace),
+            (None, None) if self.is_of_one_user => Policies::All,
+            (None, None) => {
+                let detail = "a `request` is checked by the policies of a namespace: name it in `namespace`, or one policy in `policy`";
+                return Err(Problem::of_field("/request", detail));
             }
         };
-        let mut all = Vec::with_capacity(named.len());
-        for (n, one) in named.iter().enumerate() {
-            let place = if body.limits.is_some() { format!("/limits/{n}") } else { String::new() };
-            let policy = one.policy.as_ref().or(body.policy.as_ref()).ok_or_else(|| {
-                Problem::of_field(
-                    format!("{place}/policy"),
-                    "is missing: name the policy as NAMESPACE/NAME, or send a `request`",
-                )
-            })?;
-            asker.may_name_policy(policy).map_err(|problem| problem.within(&place))?;
-            let cost = one.cost.or(body.cost).unwrap_or(1);
-            check_cost(cost)
-                .map_err(|problem| problem.within(if one.cost.is_some() { &place } else { "" }))?;
-            let key = one.key.as_deref().unwrap_or_default();
-            if let Some(part) = key.iter().position(|value| value.len() > MAX_VALUE) {
-                return Err(Problem::of_field(
-                    format!("{place}/key/{part}"),
-                    format!("is longer than {MAX_VALUE} bytes: send a hash of it"),
-                ));
-            }
-            all.push(NamedLimit { policy, limit: one.limit.as_deref(), key, cost });
+        let request = ReadRequest::of(request)?;
+        let prepared = self.engine.prepare_request(check, policies, || request.attributes());
+        prepared.map_err(|error| of_error(&error, None, body))
+    }
+
+    fn prepare_limits<'a>(
+        &self,
+        body: &CheckBody,
+        check: Check<'a>,
+        asker: &Asker<'_>,
+    ) -> Result<PreparedCheck<'a>, Problem> {
+        if body.namespace.is_some() {
+            let detail = "`namespace` is for a `request`: a limit is named by its policy";
+            return Err(Problem::of_field("/namespace", detail));
         }
-        self.engine.prepare_limits(check, &all).map_err(|(position, error)| of_error(error, position, body))
+        let Some(limits) = &body.limits else {
+            let one = body.named(None, "", asker)?;
+            return self
+                .engine
+                .prepare_limits(check, &[one])
+                .map_err(|(_, error)| of_error(&error, None, body));
+        };
+        if body.limit.is_some() {
+            return Err(Problem::of_field(
+                "/limits",
+                "`limits` stands in place of `limit`: leave one of them out",
+            ));
+        }
+        if limits.is_empty() {
+            return Err(Problem::of_field("/limits", "name at least one limit"));
+        }
+        let named = limits.iter().enumerate();
+        let named = named.map(|(n, one)| body.named(Some(one), &format!("/limits/{n}"), asker));
+        let named = named.collect::<Result<Vec<_>, _>>()?;
+        let prepared = self.engine.prepare_limits(check, &named);
+        prepared.map_err(|(position, error)| of_error(&error, position, body))
     }
 
     async fn settle(&self, body: &SettleBody, asker: &Asker<'_>) -> Result<SettleAnswerBody, Problem> {
-        body.cost.map_or(Ok(()), check_cost)?;
-        asker.identified()?;
-        let may_settle = |namespace: &str| asker.may_name(namespace).is_ok();
-        let settled = self.engine.settle(&body.id, body.cost, may_settle, BUDGET).await;
+        check_cost(body.cost, "/cost")?;
+        let settled = self.engine.settle(&body.id, body.cost, |name| asker.may_name(name), BUDGET).await;
         let limits = settled.map_err(|error| match error {
             SettleError::Unknown => Problem::of_field("/id", error.to_string()).with(StatusCode::NOT_FOUND),
             SettleError::Store(_) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
         })?;
-        Ok(SettleAnswerBody {
-            settled: limits.iter().any(|one| one.settled),
-            limits: limits
-                .into_iter()
-                .map(|one| SettledLimitBody {
-                    policy: one.policy,
-                    limit: (*one.limit).to_owned(),
-                    settled: one.settled,
-                    reserved: one.reserved,
-                })
-                .collect(),
-        })
+        let settled = limits.iter().any(|one| one.settled);
+        let limits = limits.into_iter().map(|one| SettledLimitBody {
+            policy: one.policy,
+            limit: (*one.limit).to_owned(),
+            settled: one.settled,
+            reserved: one.reserved,
+        });
+        Ok(SettleAnswerBody { settled, limits: limits.collect() })
     }
 }
 
@@ -268,20 +250,20 @@ async fn check(
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     let arrived = Instant::now();
-    let asker = Asker { callers: door.callers.as_ref(), names: &names.0, headers: &headers };
-    let status = match options.map(|Query(options)| options.status) {
-        Ok(None) => Ok(StatusCode::OK),
-        Ok(Some(status)) if status == "429" => Ok(StatusCode::TOO_MANY_REQUESTS),
-        Ok(Some(_)) | Err(_) => Err(Problem::new(
-            StatusCode::BAD_REQUEST,
-            "the parameter `status` may be 429: a denial has it then",
-        )),
+    let answered = async {
+        let asker = Asker::identify(door.callers.as_ref(), &names, &headers)?;
+        let status = match options.map(|Query(options)| options.status) {
+            Ok(None) => StatusCode::OK,
+            Ok(Some(status)) if status == "429" => StatusCode::TOO_MANY_REQUESTS,
+            Ok(Some(_)) | Err(_) => {
+                let detail = "the parameter `status` is 429 or left out: a denial has this status then";
+                return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
+            }
+        };
+        let body = parse::<CheckBody>(&headers, body)?;
+        Ok((status, door.check(&body, &headers, &asker).await?))
     };
-    let parsed = status.and_then(|status| Ok((status, parse::<CheckBody>(&headers, body)?)));
-    let answered = match parsed {
-        Ok((status, body)) => door.check(body, &asker).await.map(|answered| (status, answered)),
-        Err(problem) => Err(problem),
-    };
+    let answered = answered.await;
     door.metrics.check_latency.observe(arrived.elapsed().as_secs_f64());
     let (denied, answered) = match answered {
         Ok(answered) => answered,
@@ -313,11 +295,11 @@ async fn settle(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
-    let asker = Asker { callers: door.callers.as_ref(), names: &names.0, headers: &headers };
-    let settled = match parse::<SettleBody>(&headers, body) {
-        Ok(body) => door.settle(&body, &asker).await,
-        Err(problem) => Err(problem),
+    let settled = async {
+        let asker = Asker::identify(door.callers.as_ref(), &names, &headers)?;
+        door.settle(&parse(&headers, body)?, &asker).await
     };
+    let settled = settled.await;
     match settled {
         Ok(answer) => {
             door.metrics.settled(answer.settled);
@@ -354,7 +336,7 @@ fn parse<T: DeserializeOwned>(
     let mut from = serde_json::Deserializer::from_slice(&body);
     let parsed = serde_path_to_error::deserialize(&mut from).map_err(|error| {
         let field = pointer(error.path());
-        let detail = format!("the body is not valid: {}", error.into_inner());
+        let detail = format!("the body is not valid: {}", in_words_of_json(error.into_inner()));
         if field.is_empty() {
             Problem::new(StatusCode::BAD_REQUEST, detail)
         } else {
@@ -364,6 +346,16 @@ fn parse<T: DeserializeOwned>(
     from.end()
         .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, format!("the body is not valid: {error}")))?;
     Ok(parsed)
+}
+
+/// Returns an error in the words of JSON.
+fn in_words_of_json(error: serde_json::Error) -> String {
+    error
+        .to_string()
+        .replace("a sequence", "an array")
+        .replace("invalid type: sequence", "invalid type: array")
+        .replace("a map", "an object")
+        .replace("invalid type: map", "invalid type: object")
 }
 
 /// Returns a path as a JSON pointer.
@@ -377,9 +369,9 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
     path.iter().map(segment).collect()
 }
 
-fn check_cost(cost: u64) -> Result<(), Problem> {
-    if cost > MAX_COUNT {
-        return Err(Problem::of_field("/cost", format!("is more than {MAX_COUNT} (2^40)")));
+fn check_cost(cost: Option<u64>, field: &str) -> Result<(), Problem> {
+    if cost.is_some_and(|cost| cost > MAX_COUNT) {
+        return Err(Problem::of_field(field, format!("a cost is at most {MAX_COUNT} (2^40)")));
     }
     Ok(())
 }
@@ -398,11 +390,47 @@ impl CheckBody {
             || reserve.is_some()
     }
 
+    /// Returns a limit that the check names: an entry of `limits` at a place, or the one of the check itself. What an entry leaves out
+    /// is that of the check.
+    fn named<'a>(
+        &'a self,
+        entry: Option<&'a NamedLimitBody>,
+        place: &str,
+        asker: &Asker<'_>,
+    ) -> Result<NamedLimit<'a>, Problem> {
+        let own = entry.and_then(|entry| entry.policy.as_ref());
+        let policy = own.or(self.policy.as_ref()).ok_or_else(|| {
+            let detail = "name the policy as NAMESPACE/NAME, or send a `request`";
+            Problem::of_field(format!("{place}/policy"), detail)
+        })?;
+        asker
+            .may_name_policy(policy)
+            .map_err(|problem| problem.within(if own.is_some() { place } else { "" }))?;
+        let (own_cost, own_key) =
+            (entry.and_then(|entry| entry.cost), entry.and_then(|entry| entry.key.as_ref()));
+        let of = |is_own: bool, field: &str| format!("{}/{field}", if is_own { place } else { "" });
+        let cost = own_cost.or(self.cost);
+        check_cost(cost, &of(own_cost.is_some(), "cost"))?;
+        let key = own_key.or(self.key.as_ref()).map_or(&[][..], Vec::as_slice);
+        if let Some(part) = key.iter().position(|value| value.len() > MAX_VALUE) {
+            let field = of(own_key.is_some(), &format!("key/{part}"));
+            let detail =
+                format!("a value of a key has at most {MAX_VALUE} bytes: send a hash of a longer one");
+            return Err(Problem::of_field(field, detail));
+        }
+        let limit = match entry {
+            Some(entry) => entry.limit.as_deref(),
+            None => self.limit.as_deref(),
+        };
+        Ok(NamedLimit { policy, limit, key, cost })
+    }
+
     fn how(&self) -> Result<How, Problem> {
         match (self.peek.unwrap_or_default(), &self.reserve) {
-            (true, Some(_)) => {
-                Err(Problem::of_field("/peek", "only looks, and `reserve` charges: leave one of them out"))
-            }
+            (true, Some(_)) => Err(Problem::of_field(
+                "/peek",
+                "`peek` charges nothing, and `reserve` does: leave one of them out",
+            )),
             (true, None) => Ok(How::Peek),
             (false, None) => Ok(How::Charge),
             (false, Some(ReserveBody { expires_after_seconds: None })) => Ok(How::Reserve(None)),
@@ -410,7 +438,7 @@ impl CheckBody {
                 1..=MAX_RESERVED_SECONDS => Ok(How::Reserve(Period::from_millis(seconds * 1000).ok())),
                 _ => Err(Problem::of_field(
                     "/reserve/expiresAfterSeconds",
-                    format!("is a number from 1 to {MAX_RESERVED_SECONDS}"),
+                    format!("a reservation lasts for 1 to {MAX_RESERVED_SECONDS} seconds"),
                 )),
             },
         }
@@ -418,15 +446,16 @@ impl CheckBody {
 }
 
 /// Returns the problem of a check that cannot be made.
-fn of_error(error: CheckError, position: Option<usize>, body: &CheckBody) -> Problem {
+fn of_error(error: &CheckError, position: Option<usize>, body: &CheckBody) -> Problem {
     let place = match (&body.limits, position) {
         (Some(_), Some(position)) => format!("/limits/{position}"),
         _ => String::new(),
     };
-    let (status, field) = match &error {
+    let (status, field) = match error {
         CheckError::NoPolicies => (StatusCode::SERVICE_UNAVAILABLE, None),
         CheckError::Policy(_) => (StatusCode::NOT_FOUND, Some("/policy")),
         CheckError::Limit(_) => (StatusCode::NOT_FOUND, Some("/limit")),
+        CheckError::Cost(_) => (StatusCode::UNPROCESSABLE_ENTITY, Some("/cost")),
         CheckError::Key(_) => (StatusCode::UNPROCESSABLE_ENTITY, Some("/key")),
         CheckError::NotPossible(_) => (StatusCode::UNPROCESSABLE_ENTITY, Some("/limit")),
         CheckError::Twice => (StatusCode::UNPROCESSABLE_ENTITY, Some("")),
@@ -470,6 +499,7 @@ fn limit_body(one: LimitStatus) -> LimitBody {
             .map(|rate| rate.period_millis as f64 / 1000.0),
         remaining: rate.map(|_| status.left),
         reset_seconds: rate.map(|_| status.reset_seconds),
+        never_fits: is_over && status.retry_after_seconds.is_none(),
         retry_after_seconds: status.retry_after_seconds,
     }
 }

@@ -126,6 +126,7 @@ impl UnaryService<RateLimitRequest> for ShouldRateLimit {
                         NotPermitted::Unidentified | NotPermitted::Token => {
                             Status::unauthenticated(refused.to_string())
                         }
+                        NotPermitted::WithoutKeys => Status::unavailable(refused.to_string()),
                         NotPermitted::Unknown(_)
                         | NotPermitted::Domain { .. }
                         | NotPermitted::Namespace { .. } => Status::permission_denied(refused.to_string()),

@@ -41,13 +41,16 @@ pub struct OperatorArgs {
     /// Address of the gRPC port, which gateways ask
     #[arg(long, env = "SLUICE_GRPC", value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
     pub grpc: SocketAddr,
+    /// Address of the HTTP port, which applications ask (/v1/check, /v1/settle). Without it there is none
+    #[arg(long, env = "SLUICE_HTTP", value_name = "ADDRESS")]
+    pub http: Option<SocketAddr>,
     /// Address of the admin port, which serves /livez, /readyz, /startupz and /metrics
     #[arg(long, env = "SLUICE_ADMIN", value_name = "ADDRESS", default_value = "0.0.0.0:8791")]
     pub admin: SocketAddr,
     /// Address of the debug port, which sluice top, peek, explain and status ask. Without it there is none
     #[arg(long, env = "SLUICE_DEBUG", value_name = "ADDRESS")]
     pub debug: Option<SocketAddr>,
-    /// File with the certificate of the gRPC port, in PEM. Read again when it changes
+    /// File with the certificate of both ports, in PEM. Read again when it changes
     #[arg(long, env = "SLUICE_TLS_CERT_FILE", value_name = "FILE", requires = "tls_key_file")]
     pub tls_cert_file: Option<PathBuf>,
     /// File with its private key
@@ -59,7 +62,7 @@ pub struct OperatorArgs {
     /// File with the callers and what each may ask about, in YAML. Read again when it changes
     #[arg(long, env = "SLUICE_CALLERS_FILE", value_name = "FILE", conflicts_with = "insecure")]
     pub callers_file: Option<PathBuf>,
-    /// Answer whoever reaches the gRPC port: the network is trusted
+    /// Answer whoever reaches the ports: the network is trusted
     #[arg(long, env = "SLUICE_INSECURE")]
     pub insecure: bool,
     /// Time after SIGTERM in which connections are still accepted, until the pod is removed from its endpoints
@@ -102,7 +105,7 @@ pub enum OperatorRunError {
     Callers(#[from] CallersError),
     /// Nothing says who may ask.
     #[error(
-        "the gRPC port {0} can be reached by others, and nothing says who may ask: name the callers by --callers-file, with \
+        "the port {0} can be reached by others, and nothing says who may ask: name the callers by --callers-file, with \
          --tls-cert-file and --tls-key-file, or say --insecure if the network is trusted"
     )]
     Open(SocketAddr),
@@ -136,7 +139,8 @@ async fn serve(url: &str, args: OperatorArgs) -> Result<(), OperatorRunError> {
     let subscriber = Subscriber::new(operator, service.publisher().clone(), Vec::new, args.state_dir.clone());
     let verifying = callers.map(|callers| tokio::spawn(callers.verify_with(subscriber.token_keys())));
     let subscribing = tokio::spawn(subscriber.run());
-    tracing::info!(grpc = %service.grpc(), "bound, and listening from the first policies on");
+    let http = service.checks().map(tracing::field::display);
+    tracing::info!(grpc = %service.grpc(), http, "bound, and listening from the first policies on");
     signals.next().await;
     let OperatorArgs { drain_delay, drain_timeout, .. } = args;
     tracing::info!(?drain_delay, grace = ?drain_timeout, "draining");
@@ -153,8 +157,11 @@ async fn serve(url: &str, args: OperatorArgs) -> Result<(), OperatorRunError> {
 fn options(args: &OperatorArgs) -> Result<Options, OperatorRunError> {
     let mut options = Options::new(args.grpc);
     let is_checked = args.callers_file.is_some();
-    if !is_checked && !args.insecure && !args.grpc.ip().is_loopback() {
-        return Err(OperatorRunError::Open(args.grpc));
+    let mut reachable =
+        [Some(args.grpc), args.http].into_iter().flatten().filter(|port| !port.ip().is_loopback());
+    let reachable = reachable.next();
+    if let (Some(port), false) = (reachable, is_checked || args.insecure) {
+        return Err(OperatorRunError::Open(port));
     }
     options.callers = args.callers_file.clone().map(Callers::read).transpose()?;
     options.tls =
@@ -165,9 +172,10 @@ fn options(args: &OperatorArgs) -> Result<Options, OperatorRunError> {
             is_client_optional: is_checked,
             client_name: None,
         });
-    if is_checked && options.tls.is_none() && !args.grpc.ip().is_loopback() {
+    if is_checked && options.tls.is_none() && reachable.is_some() {
         return Err(OperatorRunError::WithoutTls);
     }
+    options.checks = args.http;
     options.admin = Some(args.admin);
     options.debug = args.debug;
     options.workers = args.workers.map_or_else(capacity::workers, usize::from);

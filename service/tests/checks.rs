@@ -195,7 +195,8 @@ async fn n_is_n_and_a_denial_is_an_answer() {
     assert_eq!(running.check(customer("alice", 0)).await["allowed"], false, "a cost of 0 needs 1");
     assert_eq!(running.check(customer("bob", 0)).await["limits"][0]["remaining"], 5);
     let never = running.check(customer("bob", 6)).await;
-    assert_eq!(never["limits"][0].get("retryAfterSeconds"), None, "{never}");
+    let limit = &never["limits"][0];
+    assert_eq!((limit.get("retryAfterSeconds"), &limit["neverFits"]), (None, &json!(true)), "{never}");
     let (status, head, _) = send(
         running.address(),
         "/v1/check?status=429",
@@ -296,7 +297,11 @@ async fn a_reservation_is_settled_once_and_what_nobody_settles_stays_charged() {
     assert!(running.settle(&id(&fourth), Some(500)).await);
     assert_eq!(running.left("shop/llm", "per-user", &["carol"]).await, 9500);
     assert_eq!(running.left("shop/llm", "tenant", &["acme"]).await, 11_500);
-    // Without a cost, what was reserved stays.
+    // Without a cost, what the policy says is reserved; and what was reserved stays.
+    let by_policy = running
+        .check(json!({"policy": "shop/llm", "limit": "per-user", "key": ["eve"], "reserve": {}}))
+        .await;
+    assert_eq!(by_policy["limits"][0]["remaining"], 9000);
     let fifth = running.check(reserve("dan", 300)).await;
     assert!(running.settle(&id(&fifth), None).await);
     assert_eq!(running.left("shop/llm", "per-user", &["dan"]).await, 9700);
@@ -329,7 +334,7 @@ async fn a_slot_is_held_by_its_id_until_it_is_given_back_or_abandoned() {
     let third = running.check(slot.clone()).await;
     assert_eq!(third["allowed"], true);
     // A slot that was given back is not given back again.
-    running.settle(&id(&first), None).await;
+    assert!(!running.settle(&id(&first), None).await);
     assert_eq!(running.check(slot.clone()).await["allowed"], false);
     running.clock.advance_micros(60_000_000);
     assert_eq!(running.left("shop/llm", "streams", &["alice"]).await, 2, "both are abandoned");
@@ -406,7 +411,21 @@ async fn what_is_wrong_is_told_with_its_field_and_charges_nothing() {
         (json!({"policy": "shop/checkout", "limit": "per-customer", "key": "a"}), 400, "/key"),
         (json!({"policy": "shop/checkout", "limt": "per-customer"}), 400, "/limt"),
         (json!({"policy": "shop/checkout", "limits": []}), 400, "/limits"),
-        (json!({"policy": "shop/checkout", "limits": [{"limit": "everyone"}], "key": ["a"]}), 400, "/limits"),
+        (
+            json!({"policy": "shop/checkout", "limits": [{"limit": "everyone"}], "limit": "everyone"}),
+            400,
+            "/limits",
+        ),
+        (
+            json!({"policy": "shop/checkout", "limits": [{"limit": "everyone"}], "key": ["a"]}),
+            422,
+            "/limits/0/key",
+        ),
+        (
+            json!({"policy": "shop/llm", "limit": "streams", "key": ["a"], "cost": 0, "reserve": {}}),
+            422,
+            "/cost",
+        ),
         (json!({"limits": [{"limit": "everyone"}]}), 400, "/limits/0/policy"),
         (
             json!({"policy": "shop/checkout", "limits": [{"limit": "everyone"}, {"limit": "everyone"}]}),

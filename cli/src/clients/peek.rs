@@ -93,6 +93,13 @@ pub(crate) async fn peek(mut args: PeekArgs) -> Result<()> {
             for line in lines(&peeked.state) {
                 let _ = writeln!(out, "state   {line}");
             }
+            if let Some(reserved) = &peeked.reserved {
+                let _ = writeln!(
+                    out,
+                    "open    reservations of {}, the last of which expires in {:.0} s",
+                    reserved.cost, reserved.expire_seconds
+                );
+            }
             let _ = writeln!(out, "source  {source}");
             print(&out)
         }

@@ -188,8 +188,8 @@ impl Groups {
             };
         }
         let reserve = |own: u64, groups: &mut Self| {
-            let (reserve, plan) = groups.reserve(snapshot, limit, None);
-            (Use::Reserve(reserve), plan, own)
+            let (lasts, plan) = groups.reserve(snapshot, limit, None);
+            (Use::Reserve(lasts), plan, own)
         };
         match (&active.concurrency, descriptor.hits) {
             (Some(_), Hits::One | Hits::Used(_)) => reserve(cost(descriptor.hits), self),

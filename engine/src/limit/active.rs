@@ -11,7 +11,7 @@ use sluice_config::prepared::charge::{CostUnit, SettlementTerms};
 use sluice_config::prepared::rejection::Rejection;
 use sluice_config::prepared::{PreparedKind, RateSet};
 use sluice_config::{KeySecret, PreparedLimit, PreparedPolicy};
-use sluice_limiter::Rate;
+use sluice_limiter::{Holder, Period, Rate};
 use sluice_store::{Consistency, LimitPlan, LimitSpec, OnStoreFailure, Replicas};
 use smallvec::SmallVec;
 
@@ -242,6 +242,12 @@ impl ActiveLimit {
     /// Returns the plans of all sets of rates, which count in the same counters.
     pub(crate) fn plans(&self) -> Vec<Arc<LimitPlan>> {
         self.rate_sets.iter().map(|rates| rates.plan.clone()).collect()
+    }
+
+    /// Returns the plan by which the ledger of open reservations is read or removed. The number and the time in it are those of a
+    /// reservation that is made, and play no part.
+    pub(crate) fn ledger(&self) -> LimitPlan {
+        self.base().plan.ledger(Holder::FIRST, Period::HOUR)
     }
 
     /// Reports whether the boosted rates apply now.

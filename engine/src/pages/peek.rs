@@ -1,6 +1,8 @@
 //! The page `/keys/peek`: the counter of one client.
 
-use sluice_config::client_pages::{NamedClient, PeekQuestion, Peeked};
+use std::sync::Arc;
+
+use sluice_config::client_pages::{NamedClient, OpenReservations, PeekQuestion, Peeked};
 use sluice_config::prepared::rate_set::Choice;
 use sluice_store::KeyHash;
 
@@ -61,8 +63,23 @@ pub(super) async fn peek(snapshot: &Snapshot, question: &PeekQuestion) -> Result
         limit: question.limit.clone(),
         key: key.to_string(),
         exception: exception.or(plan),
+        reserved: reserved(snapshot, index, key).await,
         state: counter_state::read(snapshot, LimitIndex { rates, ..index }, key).await,
     })
+}
+
+/// Returns what is reserved in a counter of rates; `None` if that is nothing, or if the store does not tell.
+async fn reserved(snapshot: &Snapshot, index: LimitIndex, key: KeyHash) -> Option<OpenReservations> {
+    let active = snapshot.limit(index);
+    let plan = &active.base().plan;
+    if active.concurrency.is_some() || active.adaptive.is_some() || plan.consistency.is_local() {
+        return None;
+    }
+    let ledger = Arc::new(active.ledger());
+    let looked = snapshot.limiter(index).peek(&ledger, key).await.ok().flatten()?;
+    let ledger = looked.first()?;
+    let cost = ledger.limit.saturating_sub(ledger.remaining);
+    (cost > 0).then(|| OpenReservations { cost, expire_seconds: ledger.reset as f64 / 1e6 })
 }
 
 /// Reports whether a policy has this name, with or without its namespace: all policies of a pod are of one namespace.

@@ -19,7 +19,7 @@ use crate::limit::correction::{Correction, spawn};
 use crate::limit::denial_log::{DenialLog, DeniedRequest};
 use crate::limit::matching::unix_seconds;
 use crate::limit::snapshot::Snapshot;
-use crate::question::counters::{Checked, Groups, Reserve, Use};
+use crate::question::counters::{Checked, Groups, Use};
 use crate::question::settlement::{Open, Settled, counters_of, settle};
 use crate::question::status::{CurrentLimit, Outcome, Status};
 use crate::question::token::{Entry, Issued};
@@ -159,7 +159,7 @@ impl Asking<'_> {
     fn add_counters(&self, one: &Checked, admitted: bool, counters: &mut Counters) {
         let cost = if admitted { one.counter.cost } else { 0 };
         counters.push(PlannedCounter { cost, ..one.counter.clone() });
-        if let (Use::Reserve(Reserve::Ledger(lasts)), Some(number)) = (one.what, self.number) {
+        if let (Use::Reserve(lasts), Some(number)) = (one.what, self.number) {
             let limit = Arc::new(one.counter.limit.ledger(number, lasts));
             counters.push(PlannedCounter { limit, key: one.counter.key, cost });
         }
@@ -207,12 +207,7 @@ impl Asking<'_> {
 
     /// Adds a counter to the reservation.
     fn note_reserved(&self, one: &Checked, decided: &Decided, findings: &mut Findings) {
-        let is_kept = match one.what {
-            Use::Reserve(Reserve::Ledger(_)) => decided.is_listed,
-            Use::Reserve(Reserve::Slots) => matches!(decided.charged, Reservation::Store(_)),
-            Use::Look | Use::Ask | Use::Charge | Use::GiveBack | Use::Settle(_) => false,
-        };
-        if let (true, Some(number)) = (is_kept && one.counter.cost > 0, self.number) {
+        if let (true, Some(number)) = (decided.is_listed && one.counter.cost > 0, self.number) {
             let policy = &self.snapshot.policies[usize::from(one.limit.policy)];
             let issued = findings.reservation.get_or_insert_with(|| Issued::new(number));
             let scope = &one.counter.limit.spec.scope;
@@ -480,7 +475,7 @@ impl Results {
         };
         let charged = reservation();
         let mut is_listed = false;
-        if matches!(one.what, Use::Reserve(Reserve::Ledger(_))) {
+        if matches!(one.what, Use::Reserve(_)) {
             is_listed = matches!(reservation(), Reservation::Store(_));
             decisions.drain(..1.min(decisions.len()));
         }

@@ -29,28 +29,10 @@ pub(crate) enum Use {
     /// The cost is given back.
     GiveBack,
     /// The cost is charged if there is room, and settled later.
-    Reserve(Reserve),
+    /// It can be settled for this time.
+    Reserve(Period),
     /// A reservation is settled: the cost is what was used. The one that an id names, or else the oldest.
     Settle(Option<(Holder, Entry)>),
-}
-
-/// How a cost is reserved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reserve {
-    /// In the ledger beside the counter, for this time at most.
-    Ledger(Period),
-    /// As slots of a limit on concurrent requests, whose counter keeps them.
-    Slots,
-}
-
-impl Reserve {
-    /// Returns the time for which it can be settled, given the plan of the counter.
-    pub(crate) fn lasts(self, plan: &LimitPlan) -> Period {
-        match self {
-            Self::Ledger(lasts) => lasts,
-            Self::Slots => plan.spec.rates.first().map_or(Period::HOUR, |rate| rate.period),
-        }
-    }
 }
 
 /// A counter that is checked.
@@ -150,26 +132,22 @@ impl Groups {
         *self.number.get_or_insert_with(random_holder)
     }
 
-    /// Returns how a cost of a limit is reserved: until `lasts` is over, or for the time that the policy says. Also returns the plan of
+    /// Returns for how long a cost of a limit is reserved: for `lasts`, or for the time that the policy says. Also returns the plan of
     /// its counter.
     pub(crate) fn reserve(
         &mut self,
         snapshot: &Snapshot,
         index: LimitIndex,
         lasts: Option<Period>,
-    ) -> (Reserve, Arc<LimitPlan>) {
+    ) -> (Period, Arc<LimitPlan>) {
         let active = snapshot.limit(index);
-        match &active.concurrency {
-            Some(concurrency) => {
-                let lease =
-                    lasts.or_else(|| Period::from_millis(active.abandoned_for.as_millis() as u64).ok());
-                (Reserve::Slots, concurrency.plan_under(self.number(), lease))
-            }
-            None => {
-                self.number();
-                (Reserve::Ledger(lasts.unwrap_or(RESERVED_FOR)), strict(&snapshot.rates(index).plan))
-            }
-        }
+        let Some(concurrency) = &active.concurrency else {
+            self.number();
+            return (lasts.unwrap_or(RESERVED_FOR), strict(&snapshot.rates(index).plan));
+        };
+        let abandoned_for = || Period::from_millis(active.abandoned_for.as_millis() as u64).ok();
+        let lease = lasts.or_else(abandoned_for).unwrap_or(Period::HOUR).min(Period::HOUR);
+        (lease, concurrency.plan_under(self.number(), lease))
     }
 
     /// Puts those that are checked together into their order.

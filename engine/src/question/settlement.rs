@@ -29,7 +29,7 @@ pub(crate) struct Open {
 pub(crate) enum Settled {
     /// The reservation was taken, and its charge corrected.
     Cost(Reserved),
-    /// The slots are given back, if they were not before.
+    /// The slots are given back.
     Slots,
     /// There is no such reservation: it was settled before, or has expired.
     NotFound,
@@ -60,22 +60,25 @@ pub(crate) async fn settle(
     deadline: Instant,
 ) -> Result<Settled, StoreError> {
     let limiter = snapshot.limiter(open.limit);
-    let within = |result: Result<_, _>| result.unwrap_or(Err(StoreError::Timeout));
-    if let Some(concurrency) = &snapshot.limit(open.limit).concurrency {
-        let Some((number, _)) = open.id else { return Ok(Settled::NotFound) };
-        let limit = concurrency.plan_under(number, None).spec.clone();
-        let all = -(MAX_CONCURRENT as i64);
-        let settlement = Settlement { limit, key: open.key, charged: 0, delta: all, overflowed: false };
-        let settled = timeout_at(deadline, limiter.settle_in_store(settlement)).await;
-        return settled.unwrap_or(Err(StoreError::Timeout)).map(|()| Settled::Slots);
-    }
     // The number and the time are those of a reservation that is made, and play no part.
     let number = open.id.map_or(Holder::FIRST, |(number, _)| number);
     let ledger = open.plan.ledger(number, Period::HOUR).spec.clone();
     let taking = Taking { ledger, key: open.key, id: open.id.map(|(number, _)| number) };
-    let Some(taken) = within(timeout_at(deadline, limiter.take(taking)).await)? else {
+    let taken = timeout_at(deadline, limiter.take(taking)).await.unwrap_or(Err(StoreError::Timeout))?;
+    let Some(taken) = taken else {
         return Ok(Settled::NotFound);
     };
+    if let Some(concurrency) = &snapshot.limit(open.limit).concurrency {
+        // Whose slot it is, only an id tells.
+        if let Some((number, _)) = open.id {
+            let limit = concurrency.plan_under(number, Period::HOUR).spec.clone();
+            let all = -(MAX_CONCURRENT as i64);
+            let settlement = Settlement { limit, key: open.key, charged: 0, delta: all, overflowed: false };
+            let given = timeout_at(deadline, limiter.settle_in_store(settlement)).await;
+            given.unwrap_or(Err(StoreError::Timeout))?;
+        }
+        return Ok(Settled::Slots);
+    }
     let charged = match open.id {
         Some((_, entry)) => entry.charged(taken.charged),
         None => Reservation::Store(taken.charged),

@@ -117,12 +117,15 @@ async fn carry_out(snapshot: &Snapshot, order: &ResetOrder) -> Result<ResetRepor
     let limiter = snapshot.limiter(index);
     match order.step {
         ResetStep::Remove => {
-            let removed = limiter.reset_in_store(&limit.base().plan, key).await;
-            let at = removed.map_err(|error| format!("the counter could not be removed: {error}"))?;
+            let failed = |error| format!("the counter could not be removed: {error}");
+            let at = limiter.reset_in_store(&limit.base().plan, key).await.map_err(failed)?;
+            // A reservation that is settled later must not give back what was never charged to the new counter.
+            limiter.reset_in_store(&limit.ledger(), key).await.map_err(failed)?;
             Ok(ResetReport::Removed { at })
         }
         ResetStep::Forget { removed_at } => {
-            limiter.forget(&limit.plans(), key, removed_at);
+            let plans: Vec<_> = limit.plans().into_iter().chain([Arc::new(limit.ledger())]).collect();
+            limiter.forget(&plans, key, removed_at);
             Ok(ResetReport::Forgotten { removed_at })
         }
     }

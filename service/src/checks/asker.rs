@@ -1,53 +1,51 @@
 //! Who asks, and what it may name.
 
+use std::sync::Arc;
+
 use http::{HeaderMap, StatusCode};
 use sluice_engine::checks::CheckError;
 
-use crate::callers::{Callers, NotPermitted};
+use crate::callers::{Caller, CallerNames, Callers, NotPermitted};
 use crate::checks::problem::Problem;
 
-/// Who asks.
+/// Who asks. It is identified once for all checks of a body.
 pub(super) struct Asker<'a> {
-    pub(super) callers: Option<&'a Callers>,
-    pub(super) names: &'a [String],
-    pub(super) headers: &'a HeaderMap,
+    /// The caller with all that there are, if callers are checked.
+    known: Option<(&'a Callers, Arc<Caller>)>,
 }
 
-impl Asker<'_> {
-    /// Fails if the caller is not known. Nobody else learns anything.
-    pub(super) fn identified(&self) -> Result<(), Problem> {
-        match self.callers {
-            Some(callers) => {
-                callers.identify(self.names, self.headers).map_err(|refused| of_refusal(&refused))
-            }
-            None => Ok(()),
-        }
+impl<'a> Asker<'a> {
+    /// Identifies a caller. Nobody else learns anything.
+    pub(super) fn identify(
+        callers: Option<&'a Callers>,
+        names: &CallerNames,
+        headers: &HeaderMap,
+    ) -> Result<Self, Problem> {
+        let Some(callers) = callers else { return Ok(Self { known: None }) };
+        let caller = callers.identify(&names.0, headers).map_err(|refused| of_refusal(&refused))?;
+        Ok(Self { known: Some((callers, caller)) })
     }
 
-    /// Fails if the caller may not name a namespace: with a problem if it is not known, and else without one, because it must not
-    /// learn what there is.
-    pub(super) fn may_name(&self, namespace: &str) -> Result<(), Option<Problem>> {
-        let Some(callers) = self.callers else { return Ok(()) };
-        callers.check_namespace(self.names, self.headers, namespace).map_err(|refused| match refused {
-            NotPermitted::Namespace { .. } => None,
-            refused => Some(of_refusal(&refused)),
-        })
+    /// Reports whether the caller may name a namespace.
+    pub(super) fn may_name(&self, namespace: &str) -> bool {
+        self.known.as_ref().is_none_or(|(callers, caller)| callers.check_namespace(caller, namespace).is_ok())
     }
 
+    /// Fails if the caller may not name a policy, as if there were none: it must not learn what there is.
     pub(super) fn may_name_policy(&self, policy: &str) -> Result<(), Problem> {
         let namespace = policy.split_once('/').map_or(policy, |(namespace, _)| namespace);
-        self.may_name(namespace).map_err(|hidden| {
-            hidden.unwrap_or_else(|| {
-                let error = CheckError::Policy(policy.to_owned());
-                Problem::of_field("/policy", error.to_string()).with(StatusCode::NOT_FOUND)
-            })
-        })
+        if self.may_name(namespace) {
+            return Ok(());
+        }
+        let error = CheckError::Policy(policy.to_owned());
+        Err(Problem::of_field("/policy", error.to_string()).with(StatusCode::NOT_FOUND))
     }
 }
 
 fn of_refusal(refused: &NotPermitted) -> Problem {
     let status = match refused {
         NotPermitted::Unidentified | NotPermitted::Token => StatusCode::UNAUTHORIZED,
+        NotPermitted::WithoutKeys => StatusCode::SERVICE_UNAVAILABLE,
         NotPermitted::Unknown(_) | NotPermitted::Domain { .. } | NotPermitted::Namespace { .. } => {
             StatusCode::FORBIDDEN
         }

@@ -19,7 +19,8 @@ pub(crate) struct CheckBody {
     /// The client: the value of each part of the limit's key, in their order. A value may be written as requests have it.
     #[schemars(length(max = 16))]
     pub(crate) key: Option<Vec<String>>,
-    /// The cost. Default: 1. A cost of 0 is allowed if 1 is left.
+    /// The cost. Default: 1; with `reserve` what the policy reserves (`cost.response.reserve`), if it does. A cost of 0 is allowed if 1
+    /// is left.
     #[schemars(range(min = 0, max = 1_099_511_627_776_u64))]
     pub(crate) cost: Option<u64>,
     /// Several limits, in place of one: all are charged, or none.
@@ -47,10 +48,10 @@ pub(crate) struct NamedLimitBody {
     pub(crate) policy: Option<String>,
     /// Name of the limit. It may be left out if the policy has one alone.
     pub(crate) limit: Option<String>,
-    /// The client: the value of each part of the limit's key, in their order.
+    /// The client: the value of each part of the limit's key, in their order. Default: that of the check.
     #[schemars(length(max = 16))]
     pub(crate) key: Option<Vec<String>>,
-    /// The cost. Default: that of the check, and without one 1.
+    /// The cost. Default: that of the check.
     #[schemars(range(min = 0, max = 1_099_511_627_776_u64))]
     pub(crate) cost: Option<u64>,
 }
@@ -147,10 +148,13 @@ pub(crate) struct LimitBody {
     /// The number that is left. Absent if an override admits everything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remaining: Option<u64>,
-    /// Time until more is left, in seconds, rounded up.
+    /// Time until the whole quota is free again if nothing else is charged, in seconds, rounded up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reset_seconds: Option<u64>,
-    /// Time after which the same check may be allowed, in seconds, rounded up. Absent if the limit has room, or if the cost never fits.
+    /// Whether the limit never has room for the cost.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) never_fits: bool,
+    /// Time after which the same check may be allowed, in seconds, rounded up. Absent if the limit has room, or never has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) retry_after_seconds: Option<u64>,
 }
@@ -162,7 +166,7 @@ pub(crate) struct LimitBody {
 pub(crate) struct ReservationBody {
     /// The id by which it is settled, at any replica. Whoever has it can settle the reservation.
     pub(crate) id: String,
-    /// Time for which it can be settled, in seconds.
+    /// Time for which it can be settled, in seconds; of several limits the shortest.
     pub(crate) expires_in_seconds: u64,
 }
 
@@ -196,7 +200,7 @@ pub(crate) struct SettledLimitBody {
     pub(crate) policy: String,
     /// Name of the limit.
     pub(crate) limit: String,
-    /// Whether this call has settled it. A slot of a limit on concurrent requests can be given back any number of times.
+    /// Whether this call has settled it.
     pub(crate) settled: bool,
     /// The cost that was reserved. Absent for a slot, and for what was settled before.
     #[serde(skip_serializing_if = "Option::is_none")]

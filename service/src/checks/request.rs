@@ -22,19 +22,21 @@ impl ReadRequest {
         let wrong =
             |field: &str, detail: &str| Problem::of_field(format!("/request/{field}"), detail.to_owned());
         let method = body.method.as_deref().unwrap_or("GET");
-        let method =
-            Method::from_bytes(method.as_bytes()).map_err(|_| wrong("method", "is no method of HTTP"))?;
+        let method = Method::from_bytes(method.as_bytes())
+            .map_err(|_| wrong("method", "this is no method of HTTP"))?;
         let uri: Uri = body
             .url
             .parse()
             .ok()
             .filter(|uri: &Uri| uri.authority().is_some() || uri.path().starts_with('/'))
-            .ok_or_else(|| wrong("url", "is neither a URL such as https://shop.example/orders nor a path"))?;
+            .ok_or_else(|| {
+                wrong("url", "this is neither a URL such as https://shop.example/orders nor a path")
+            })?;
         let mut headers = HeaderMap::new();
         for (name, values) in &body.headers {
             let field = format!("headers/{}", name.replace('~', "~0").replace('/', "~1"));
             let parsed = HeaderName::from_bytes(name.as_bytes())
-                .map_err(|_| wrong(&field, "is no name of a header"))?;
+                .map_err(|_| wrong(&field, "this is no name of a header"))?;
             let values = match values {
                 HeaderBody::One(value) => std::slice::from_ref(value),
                 HeaderBody::Several(values) => values,
@@ -42,7 +44,7 @@ impl ReadRequest {
             for value in values {
                 let value =
                     HeaderValue::from_str(value).or_else(|_| HeaderValue::from_bytes(value.as_bytes()));
-                let value = value.map_err(|_| wrong(&field, "has a value that no header has"))?;
+                let value = value.map_err(|_| wrong(&field, "no header has such a value"))?;
                 headers.append(parsed.clone(), value);
             }
         }

@@ -1,12 +1,10 @@
-"""drive.py SERVICE NOBODY SILENCE: asks a service, an address without one, and one that takes requests and never answers. Prints the
-answers.
+"""drive.py SERVICE NOBODY SILENCE: asks a service, an address without one, and one that takes requests and never answers. Prints
+the answers.
 
 drive.py SCRIPT: sends what scripted responses are for.
 """
 
-import os
 import sys
-import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -72,13 +70,11 @@ def nobody(url, timeout):
 
 
 def script(url):
-    path = os.path.join(tempfile.mkdtemp(), "token")
-
     def token(text):
-        with open(path, "w", encoding="ascii") as file:
+        with open("token", "w", encoding="ascii") as file:
             file.write(text + "\n")
 
-    asker = Asker(url + "/prefix/", token_file=path, timeout=60, fail_open=False)
+    asker = Asker(url + "/prefix/", token_file="token", timeout=60, fail_open=False)
     token("one")
     print("settled", word(asker.settle("some", 400)))
     token("two")

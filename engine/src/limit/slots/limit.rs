@@ -84,9 +84,9 @@ impl ConcurrencyLimit {
     }
 
     /// Returns the plan under which a holder takes slots that nobody renews, for `lease` at most.
-    pub(crate) fn plan_under(&self, holder: Holder, lease: Option<Period>) -> Arc<LimitPlan> {
+    pub(crate) fn plan_under(&self, holder: Holder, lease: Period) -> Arc<LimitPlan> {
         let algorithm = Algorithm::Concurrency { holder };
-        let rate = Rate { algorithm, period: lease.unwrap_or(self.rate.period), ..self.rate };
+        let rate = Rate { algorithm, period: lease, ..self.rate };
         let spec = Arc::new(LimitSpec::new(self.scope.clone(), vec![rate]));
         Arc::new(LimitPlan::new(spec, Consistency::Strict, self.on_failure, true, self.replicas.clone()))
     }

@@ -1,4 +1,4 @@
-//! Whether gateways ask the service about a policy.
+//! Whether gateways or applications ask the service about a policy.
 
 use std::collections::BTreeSet;
 
@@ -9,11 +9,14 @@ use crate::reconcile::status::finding::Finding;
 use crate::reconcile::status::observed::Observed;
 use crate::reconcile::status::text::list;
 
-/// Returns whether a gateway has asked. Which requests it asks about is in its own configuration, which Sluice does not know.
+/// Returns whether somebody has asked. Which requests a gateway asks about is in its own configuration, which Sluice does not know.
 pub(super) fn asked(observed: &Observed<'_>, policy: &CompiledPolicy) -> Finding {
     let matches = policy.limits.iter().flat_map(|limit| &limit.matches);
     let domains: BTreeSet<_> =
         matches.filter_map(|entry| entry.rls.as_ref()).map(|rls| rls.domain.as_str()).collect();
+    if domains.is_empty() {
+        return asked_by_applications(observed, policy);
+    }
     let domains = list(domains);
     if observed.facts.service.iter().any(|pod| pod.asked) {
         let message = format!(
@@ -26,6 +29,24 @@ pub(super) fn asked(observed: &Observed<'_>, policy: &CompiledPolicy) -> Finding
         "No gateway has asked the service about {domains} yet. Let one ask {} about this domain, by Envoy's filter \
          envoy.filters.http.ratelimit or what your gateway has for it (docs/service.md).",
         address.as_deref().unwrap_or("the service")
+    );
+    Finding::new("Unknown", reasons::NO_CHECKS_YET, message)
+}
+
+/// Returns whether an application has asked: no limit of the policy is for gateways.
+fn asked_by_applications(observed: &Observed<'_>, policy: &CompiledPolicy) -> Finding {
+    if observed.facts.service.iter().any(|pod| pod.asked) {
+        let message =
+            "Applications ask the service about this policy; which requests they ask about is up to them.";
+        return Finding::new("True", reasons::CHECKS_ARRIVE, message.to_owned());
+    }
+    let host = observed.service.map(|service| format!("{}.{}.svc", service.name, service.namespace));
+    let message = format!(
+        "No application has asked the service about this policy yet. Let one send POST /v1/check to {} with the policy {}/{} \
+         (docs/checks.md).",
+        host.map_or_else(|| "the service".to_owned(), |host| format!("port 8080 of {host}")),
+        policy.namespace,
+        policy.name,
     );
     Finding::new("Unknown", reasons::NO_CHECKS_YET, message)
 }
