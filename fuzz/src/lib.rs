@@ -3,7 +3,7 @@
 //!
 //! - [`forwarded`]: forwarded headers. [`path`]: the readings of a path. [`cookie`]: the key of a cookie.
 //! - [`stream`]: the events of a session. [`policy`]: compiled policies.
-//! - [`descriptors`]: questions of gateways. [`ratelimit`]: the rules for them.
+//! - [`checks`]: checks of applications. [`descriptors`]: questions of gateways. [`ratelimit`]: the rules for them.
 //! - [`record`]: the values in Redis.
 //! - [`request`]: whole connections to a sidecar in front of an application.
 //! - [`target`]: the form of a check. [`mutate`]: random changes of seeds.
@@ -11,6 +11,7 @@
 //! `cargo test -p sluice-fuzz` runs them with random changes of their seeds. `make fuzz` runs them with libFuzzer, which is
 //! guided by coverage.
 
+pub mod checks;
 pub mod cookie;
 pub mod descriptors;
 pub mod forwarded;
@@ -34,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     policy::TARGET,
     record::TARGET,
     request::TARGET,
+    checks::TARGET,
     descriptors::TARGET,
     ratelimit::TARGET,
 ];

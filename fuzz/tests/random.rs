@@ -31,7 +31,7 @@ impl Drop for Input<'_> {
 fn run(name: &str) {
     let target: &Target = TARGETS.iter().find(|target| target.name == name).expect("a target of this name");
     let seed = number("SLUICE_SEED").unwrap_or_else(rand::random);
-    let time = Duration::from_secs(number("SLUICE_FUZZ_SECONDS").unwrap_or(10));
+    let time = Duration::from_secs(number("SLUICE_FUZZ_SECONDS").unwrap_or(5));
     let mut rng = StdRng::seed_from_u64(seed);
     // Inputs that were changed already are changed again, so that changes add up.
     let mut pool: Vec<Vec<u8>> = target.seeds.iter().map(|seed| seed.as_bytes().to_vec()).collect();
@@ -74,4 +74,4 @@ macro_rules! targets {
     };
 }
 
-targets! { cookie forwarded path stream policy record request descriptors ratelimit }
+targets! { cookie forwarded path stream policy record request checks descriptors ratelimit }

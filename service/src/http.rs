@@ -53,6 +53,11 @@ impl HttpDoor {
         Self { routes, metrics, has_callers, names: CallerNames::default() }
     }
 
+    /// Returns what answers, for a caller that has shown no certificate.
+    pub(crate) fn routes(&self) -> Router {
+        self.routes.clone().layer(axum::Extension(CallerNames::default()))
+    }
+
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
     }

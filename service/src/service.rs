@@ -137,6 +137,7 @@ pub struct Service {
     engine: Engine,
     metrics: Metrics,
     rls: Arc<Rls>,
+    http: HttpDoor,
     rules: Arc<ArcSwap<String>>,
     loaded: watch::Sender<Loaded>,
     health: HealthReporter,
@@ -357,6 +358,7 @@ impl Service {
             engine,
             metrics,
             rls,
+            http: door,
             rules,
             loaded,
             health,
@@ -394,6 +396,12 @@ impl Service {
     #[must_use]
     pub fn door(&self) -> &Arc<Rls> {
         &self.rls
+    }
+
+    /// Returns the door for checks of applications, which can be asked without the network.
+    #[must_use]
+    pub fn check_door(&self) -> Router {
+        self.http.routes()
     }
 
     /// Returns the address of the gRPC port.
