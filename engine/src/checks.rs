@@ -87,6 +87,8 @@ pub struct CheckAnswer {
 pub struct Reservation {
     /// The id.
     pub id: String,
+    /// The number of limits in which something was reserved.
+    pub limits: usize,
     /// Time until the first of its limits forgets it.
     pub lasts: Duration,
 }
@@ -477,7 +479,7 @@ impl<'a> PreparedCheck<'a> {
         for (at, status) in uncounted {
             findings.statuses[at] = status;
         }
-        let id = findings.reservation();
+        let (id, reserved) = (findings.reservation(), findings.reserved());
         if check.how == How::Peek {
             findings.statuses.iter_mut().zip(costs).for_each(|(status, cost)| status.compare(cost));
         }
@@ -488,9 +490,10 @@ impl<'a> PreparedCheck<'a> {
         });
         CheckAnswer {
             limits: limits.collect(),
-            reservation: id
-                .zip(lasts)
-                .map(|(id, lasts)| Reservation { id, lasts: Duration::from_millis(lasts.millis()) }),
+            reservation: id.zip(lasts).map(|(id, lasts)| {
+                let lasts = Duration::from_millis(lasts.millis());
+                Reservation { id, limits: reserved, lasts }
+            }),
             store_failure: findings.store_failure,
         }
     }

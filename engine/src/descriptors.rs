@@ -49,6 +49,7 @@ impl Engine {
         if groups.len() > MAX_CHECKED {
             return Err(Refused::TooManyLimits);
         }
+        let without_hits = groups.without_hits;
         let client = |position: usize| -> Arc<str> {
             let descriptor = question.descriptors.get(position);
             describe(descriptor.map_or(&[], |one| &one.pairs[..]), |key| PUBLIC_KEYS.contains(&key)).into()
@@ -66,6 +67,8 @@ impl Engine {
         Ok(Answer {
             charged: findings.mark(),
             reservation: findings.reservation(),
+            reserved: findings.reserved(),
+            without_hits,
             settled: findings.settled,
             is_known_domain,
             store_failure: findings.store_failure,

@@ -273,7 +273,8 @@ async fn check(
         }
     };
     answered.all().iter().for_each(|one| {
-        door.metrics.checked(one.allowed, one.reservation.is_some(), one.store_failure.is_some());
+        let reserved = one.reservation.as_ref().map_or(0, |reservation| reservation.limits);
+        door.metrics.checked(one.allowed, reserved, one.store_failure.is_some());
     });
     let is_denied = answered.all().iter().any(|one| !one.allowed);
     let wait = answered.all().iter().filter(|one| !one.allowed).flat_map(|one| &one.limits);
@@ -302,7 +303,7 @@ async fn settle(
     let settled = settled.await;
     match settled {
         Ok(answer) => {
-            door.metrics.settled(answer.settled);
+            answer.limits.iter().for_each(|one| door.metrics.settled(one.settled));
             Json(answer).into_response()
         }
         Err(problem) => {
@@ -477,6 +478,7 @@ fn answer_body(answer: CheckAnswer) -> CheckAnswerBody {
         allowed: answer.is_allowed(),
         reservation: answer.reservation.map(|reservation| ReservationBody {
             id: reservation.id,
+            limits: reservation.limits,
             expires_in_seconds: reservation.lasts.as_secs(),
         }),
         store_failure: answer.store_failure,

@@ -44,7 +44,7 @@ pub(crate) struct Metrics {
     checks: [Counter; 3],
     checks_without_store: Counter,
     /// Reservations that checks and questions have made, and settlements by whether they have found one.
-    reservations: [Counter; 3],
+    reservations: [Counter; 4],
     /// Time from a check to its answer.
     pub(crate) check_latency: Histogram,
     /// Time from a question to its answer.
@@ -111,7 +111,8 @@ impl Metrics {
         let reservations = Family::<EventLabels, Counter>::default();
         registry.register(
             "reservations",
-            "Reservations, by what became of them: made, settled, or not_found, for settlements of what was settled before or has expired",
+            "Reservations of limits, by what became of them: made; settled; not_found, for settlements of what was settled before or has \
+             expired; without_hits, for reports of gateways that do not say what was used, so that they stay",
             reservations.clone(),
         );
         let connections = Gauge::default();
@@ -135,7 +136,7 @@ impl Metrics {
             loads: [load("applied"), load("rejected")],
             checks: [check("allowed"), check("denied"), check("error")],
             checks_without_store,
-            reservations: [event("made"), event("settled"), event("not_found")],
+            reservations: [event("made"), event("settled"), event("not_found"), event("without_hits")],
             check_latency,
             latency,
             connections,
@@ -161,18 +162,17 @@ impl Metrics {
         if answer.store_failure.is_some() {
             self.without_store.inc();
         }
-        if answer.reservation.is_some() && !is_over_limit {
-            self.reservations[0].inc();
+        if !is_over_limit {
+            self.reservations[0].inc_by(answer.reserved as u64);
         }
+        self.reservations[3].inc_by(answer.without_hits as u64);
         answer.settled.iter().for_each(|settled| self.settled(*settled));
     }
 
     /// Counts a check that was answered.
-    pub(crate) fn checked(&self, is_allowed: bool, reserves: bool, is_without_store: bool) {
+    pub(crate) fn checked(&self, is_allowed: bool, reserved: usize, is_without_store: bool) {
         self.checks[usize::from(!is_allowed)].inc();
-        if reserves {
-            self.reservations[0].inc();
-        }
+        self.reservations[0].inc_by(reserved as u64);
         if is_without_store {
             self.checks_without_store.inc();
         }
@@ -183,7 +183,7 @@ impl Metrics {
         self.checks[2].inc();
     }
 
-    /// Counts a settlement.
+    /// Counts the settlement of a limit.
     pub(crate) fn settled(&self, has_settled: bool) {
         self.reservations[if has_settled { 1 } else { 2 }].inc();
     }

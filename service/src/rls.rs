@@ -10,6 +10,7 @@ use sluice_config::descriptor::{Pair, RESERVATION, RateUnit};
 use sluice_engine::descriptors::{
     Answer, CurrentLimit as Limit, Descriptor, Hits, Outcome, OverrideRate, Question, Status,
 };
+use sluice_engine::per_second::LogSampler;
 use sluice_engine::trace::RequestSpan;
 use sluice_engine::{Engine, Refused};
 use smallvec::SmallVec;
@@ -67,6 +68,7 @@ pub struct Rls {
     pub(crate) engine: Engine,
     pub(crate) options: RlsOptions,
     pub(crate) metrics: Metrics,
+    pub(crate) log: LogSampler,
 }
 
 impl Rls {
@@ -85,7 +87,18 @@ impl Rls {
         self.metrics.latency.observe(arrived.elapsed().as_secs_f64());
         let is_over = |response: &RateLimitResponse| response.overall_code == OVER_LIMIT;
         match &result {
-            Ok((response, answer)) => self.metrics.answered(answer, is_over(response)),
+            Ok((response, answer)) => {
+                if answer.without_hits > 0
+                    && let Some(left_out) = self.log.take()
+                {
+                    tracing::warn!(
+                        left_out,
+                        "a report names a reservation, and not what was used, so it stays charged as it is: Envoy drops hits_addend in \
+                         the rate_limits of a route; write them into the filter (docs/service.md)"
+                    );
+                }
+                self.metrics.answered(answer, is_over(response));
+            }
             Err(_) => self.metrics.refuse(),
         }
         if let Some(span) = span {
@@ -189,7 +202,8 @@ fn descriptor(descriptor: &RateLimitDescriptor, of_request: u32) -> Descriptor<'
         (Some(0), _) => Hits::None,
         (Some(hits), _) if descriptor.is_negative_hits => Hits::GivenBack(hits),
         (None, hits) if descriptor.is_negative_hits => Hits::GivenBack(u64::from(hits.max(1))),
-        (Some(1), _) | (None, 0 | 1) => Hits::One,
+        (None, 0) => Hits::Unset,
+        (Some(1), _) | (None, 1) => Hits::One,
         (Some(hits), _) => Hits::Used(hits),
         (None, hits) => Hits::Used(u64::from(hits)),
     };
@@ -320,7 +334,7 @@ mod tests {
                 RateLimitDescriptor { hits_addend: own, is_negative_hits, ..RateLimitDescriptor::default() };
             descriptor(&one, of_request).hits
         };
-        assert_eq!(hits(None, 0, false), Hits::One);
+        assert_eq!(hits(None, 0, false), Hits::Unset);
         assert_eq!(hits(None, 1, false), Hits::One);
         assert_eq!(hits(Some(1), 9, false), Hits::One);
         assert_eq!(hits(None, 7, false), Hits::Used(7));

@@ -13,6 +13,7 @@ use prometheus_client::registry::Registry;
 use sluice_config::message::{PolicyUid, Replica};
 use sluice_config::store_access::StoreChoices;
 use sluice_config::{Nack, PreparedPolicy};
+use sluice_engine::per_second::LogSampler;
 use sluice_engine::trace::{SpanMetrics, TraceOptions, Tracer};
 use sluice_engine::{Engine, EngineOptions, Load, Publisher, StartupPolicy};
 use sluice_host::drain::{self, DrainSignal};
@@ -259,7 +260,12 @@ impl Service {
         }
         let tracer = tracing.and_then(|options| Tracer::start(&options, spans));
         let metrics = Metrics::new(registry);
-        let rls = Arc::new(Rls { engine: engine.clone(), options: rls, metrics: metrics.clone() });
+        let rls = Arc::new(Rls {
+            engine: engine.clone(),
+            options: rls,
+            metrics: metrics.clone(),
+            log: LogSampler::default(),
+        });
         let (signal, drain) = drain::channel();
         let (health, health_server) = tonic_health::server::health_reporter();
         let (loaded, watched) = watch::channel(Loaded::default());

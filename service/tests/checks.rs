@@ -546,6 +546,13 @@ async fn gateways_reserve_by_a_question_and_settle_by_the_report() {
     assert_eq!(running.left("shop/llm", "per-user", &["bob"]).await, 10_000);
     caller.ask(report(&second, 0)).await.unwrap();
     assert_eq!(running.left("shop/llm", "per-user", &["alice"]).await, 9750);
+    // A report that does not say what was used leaves the reservation as it is.
+    let third = reserved(&caller.ask(question("shop", &[alice()])).await.unwrap()).unwrap();
+    let mut silent = with_id(alice(), &third, 0);
+    silent.hits_addend = None;
+    caller.ask(question("shop", &[silent])).await.unwrap();
+    assert_eq!(running.left("shop/llm", "per-user", &["alice"]).await, 8750);
+    caller.ask(report(&third, 0)).await.unwrap();
     // A report without an id settles the oldest; without any, it is charged.
     caller.ask(question("shop", &[alice()])).await.unwrap();
     let used = |hits| RateLimitDescriptor { hits_addend: Some(hits), ..alice() };
@@ -558,7 +565,7 @@ async fn gateways_reserve_by_a_question_and_settle_by_the_report() {
     let denied = caller.ask(question("shop", &[alice()])).await.unwrap();
     assert_eq!((denied.overall_code, reserved(&denied)), (2, None), "a denied request has no id");
     let metrics = running.service.metrics();
-    for line in ["made\"} 3", "settled\"} 3", "not_found\"} 3"] {
+    for line in ["made\"} 4", "settled\"} 4", "not_found\"} 3", "without_hits\"} 1"] {
         assert!(metrics.contains(&format!("sluice_reservations_total{{event=\"{line}")), "{line}: {metrics}");
     }
 }

@@ -176,6 +176,11 @@ impl Groups {
         if let Some(id) = descriptor.reservation {
             let named = Token::parse(id).and_then(|token| Some((token.number, entry_of(&token)?)));
             return match named {
+                // A gateway that is configured so that it drops the hits must not make the budget endless.
+                Some(_) if descriptor.hits == Hits::Unset && active.concurrency.is_none() => {
+                    self.without_hits += 1;
+                    (Use::Look, plan, 0)
+                }
                 Some(named) => {
                     let used = match descriptor.hits {
                         Hits::GivenBack(_) => 0,
@@ -184,7 +189,7 @@ impl Groups {
                     (Use::Settle(Some(named)), plan, used)
                 }
                 // An id of another client, or of none, changes nothing.
-                None => (Use::Ask, plan, 0),
+                None => (Use::Look, plan, 0),
             };
         }
         let reserve = |own: u64, groups: &mut Self| {
@@ -192,10 +197,10 @@ impl Groups {
             (Use::Reserve(lasts), plan, own)
         };
         match (&active.concurrency, descriptor.hits) {
-            (Some(_), Hits::One | Hits::Used(_)) => reserve(cost(descriptor.hits), self),
+            (Some(_), Hits::Unset | Hits::One | Hits::Used(_)) => reserve(cost(descriptor.hits), self),
             // Whose slot it is, only an id tells.
-            (Some(_), Hits::None | Hits::GivenBack(_)) => (Use::Ask, plan, 0),
-            (None, Hits::One | Hits::None) => {
+            (Some(_), Hits::None | Hits::GivenBack(_)) => (Use::Look, plan, 0),
+            (None, Hits::Unset | Hits::One | Hits::None) => {
                 let prepared = &snapshot.policy(limit).limits[usize::from(limit.limit)];
                 reserve(prepared.charge.reserve(), self)
             }
@@ -207,7 +212,7 @@ impl Groups {
 
 fn what(hits: Hits) -> Use {
     match hits {
-        Hits::One | Hits::None => Use::Ask,
+        Hits::Unset | Hits::One | Hits::None => Use::Ask,
         Hits::Used(_) => Use::Charge,
         Hits::GivenBack(_) => Use::GiveBack,
     }
@@ -219,7 +224,7 @@ fn counter(limit: Arc<LimitPlan>, key: u128, cost: u64) -> PlannedCounter {
 
 fn cost(hits: Hits) -> u64 {
     match hits {
-        Hits::One => 1,
+        Hits::Unset | Hits::One => 1,
         Hits::None => 0,
         Hits::Used(hits) | Hits::GivenBack(hits) => hits.min(sluice_limiter::MAX_COUNT),
     }

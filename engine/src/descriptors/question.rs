@@ -48,6 +48,8 @@ pub struct OverrideRate {
 /// The cost of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hits {
+    /// Nothing was said: one hit, which is charged if there is room.
+    Unset,
     /// One hit, which is charged if there is room.
     One,
     /// These hits were used: they are charged whether or not there is room.
@@ -69,6 +71,10 @@ pub struct Answer {
     pub charged: Option<String>,
     /// The id by which what was reserved is settled.
     pub reservation: Option<String>,
+    /// The number of counters in which something was reserved.
+    pub reserved: usize,
+    /// The number of reports that name a reservation, and not what was used: it stays as it is.
+    pub without_hits: usize,
     /// For each report whether it has found the reservation that it settles.
     pub settled: Vec<bool>,
     /// The store's failure, if it did not answer.

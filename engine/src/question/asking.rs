@@ -75,6 +75,11 @@ impl Findings {
         self.mark.as_ref().and_then(ChargedMark::to_text)
     }
 
+    /// Returns the number of counters in which something was reserved.
+    pub(crate) fn reserved(&self) -> usize {
+        self.reservation.as_ref().map_or(0, Issued::len)
+    }
+
     /// Returns the id of what was reserved.
     pub(crate) fn reservation(&self) -> Option<String> {
         self.reservation.as_ref().map(Issued::to_text)

@@ -108,6 +108,8 @@ pub(crate) struct Groups {
     pub(crate) is_denied: bool,
     /// The number of the reservation, if the question reserves something.
     pub(crate) number: Option<Holder>,
+    /// The number of reports that name a reservation, and not what was used.
+    pub(crate) without_hits: usize,
 }
 
 impl Groups {

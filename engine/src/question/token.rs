@@ -65,6 +65,11 @@ impl Issued {
         self.bytes.extend_from_slice(&code.to_be_bytes());
     }
 
+    /// Returns the number of counters.
+    pub(crate) fn len(&self) -> usize {
+        (self.bytes.len() - HEAD) / ENTRY
+    }
+
     /// Returns the text.
     pub(crate) fn to_text(&self) -> String {
         URL_SAFE_NO_PAD.encode(&self.bytes)

@@ -166,6 +166,10 @@ pub(crate) struct LimitBody {
 pub(crate) struct ReservationBody {
     /// The id by which it is settled, at any replica. Whoever has it can settle the reservation.
     pub(crate) id: String,
+    /// The number of limits in which something was reserved.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub(crate) limits: usize,
     /// Time for which it can be settled, in seconds; of several limits the shortest.
     pub(crate) expires_in_seconds: u64,
 }
