@@ -1,0 +1,246 @@
+//! Budgets of tokens that concurrent requests cannot overspend: real Envoys with the configuration of `examples/`, an API of language
+//! models that streams, `sluice serve` and a real Redis. `SLUICE_ENVOY` is the path of Envoy, as bench/tools/install.sh prints it.
+
+mod models;
+
+use std::path::Path;
+
+use futures::future::join_all;
+use models::Models;
+use serde_json::{Value, json};
+use sluice_tests::client::send;
+use sluice_tests::components::Redis;
+use sluice_tests::process::{Process, binary, free_port, repository_root};
+use sluice_tests::wait::until;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+const BUDGET: u64 = 10_000;
+const RESERVE: u64 = 1_000;
+
+/// `sluice serve` with the policy of the example, whose windows are days so that none ends during a test.
+struct Service {
+    http: String,
+    grpc: u16,
+    admin: String,
+    _process: Process,
+    _folder: TempDir,
+}
+
+fn example(name: &str) -> String {
+    let file = repository_root().join("examples").join(name);
+    std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+impl Service {
+    async fn start(redis: &Redis) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let policy =
+            example("llm-budgets.yaml").replace("per: 1m}]", "per: 24h}]\n    algorithm: {fixedWindow: {}}");
+        let file = folder.path().join("policy.yaml");
+        std::fs::write(&file, policy).unwrap();
+        let [grpc, http, admin] = [(); 3].map(|()| free_port());
+        let arguments = [
+            "serve".to_owned(),
+            format!("--policy={}", file.display()),
+            format!("--store={}", redis.url),
+            format!("--grpc=127.0.0.1:{grpc}"),
+            format!("--http=127.0.0.1:{http}"),
+            format!("--admin=127.0.0.1:{admin}"),
+        ];
+        let log = folder.path().join("log");
+        let process = Process::start(&binary("sluice"), &arguments, &[], &log, "TERM");
+        let address = |port| format!("127.0.0.1:{port}");
+        let service =
+            Self { http: address(http), grpc, admin: address(admin), _process: process, _folder: folder };
+        until("the service answers", async || {
+            TcpStream::connect(&service.http).await.ok()?;
+            let answer = service.try_used("nobody").await?;
+            (answer == 0).then_some(())
+        })
+        .await;
+        service
+    }
+
+    /// Returns how many tokens of a user are charged; `None` while the store does not answer.
+    async fn try_used(&self, user: &str) -> Option<u64> {
+        let peek = json!({"policy": "shop/tokens", "limit": "tokens-per-user", "key": [user], "peek": true});
+        let body = peek.to_string();
+        let request = format!(
+            "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let response = send(&self.http, request.as_bytes()).await;
+        let answer: Value = serde_json::from_str(&response.body).ok()?;
+        if answer.get("storeFailure").is_some() {
+            return None;
+        }
+        let left = answer["limits"][0]["remaining"].as_u64()?;
+        Some(BUDGET.saturating_sub(left))
+    }
+
+    /// Waits until this number of tokens is charged to a user. Reports arrive after the responses.
+    async fn until_used(&self, user: &str, tokens: u64) {
+        let what = format!("{tokens} tokens are charged to {user}");
+        until(&what, async || (self.try_used(user).await? == tokens).then_some(())).await;
+    }
+
+    async fn metrics(&self) -> String {
+        sluice_tests::client::get(&self.admin, "/metrics", &[]).await.body
+    }
+}
+
+/// Envoy with the configuration of the example.
+struct Envoy {
+    process: Process,
+    address: String,
+    _folder: TempDir,
+}
+
+impl Envoy {
+    async fn start(models: &Models, service: &Service) -> Self {
+        let envoy =
+            std::env::var("SLUICE_ENVOY").expect("SLUICE_ENVOY is the path of Envoy: run `make test`");
+        let folder = tempfile::tempdir().unwrap();
+        let [listen, admin] = [(); 2].map(|()| free_port());
+        let mut yaml = example("envoy/llm-budgets.yaml");
+        for (port, own) in [(9901, admin), (10_000, listen), (8000, models.port), (8081, service.grpc)] {
+            let (before, after) = (format!("port_value: {port}}}"), format!("port_value: {own}}}"));
+            assert_eq!(yaml.matches(&before).count(), 1, "{before}");
+            yaml = yaml.replace(&before, &after);
+        }
+        let file = folder.path().join("envoy.yaml");
+        std::fs::write(&file, yaml).unwrap();
+        let file = file.display().to_string();
+        let arguments = ["-c", &file, "--use-dynamic-base-id", "--concurrency", "1"].map(str::to_owned);
+        let process = Process::start(Path::new(&envoy), &arguments, &[], &folder.path().join("log"), "KILL");
+        let address = format!("127.0.0.1:{listen}");
+        until("Envoy serves", async || TcpStream::connect(&address).await.ok()).await;
+        Self { process, address, _folder: folder }
+    }
+
+    /// Sends a request of a user, and reads the head of the response.
+    async fn ask(&self, user: &str, body: Value) -> Exchange {
+        let body = body.to_string();
+        let mut stream = TcpStream::connect(&self.address).await.unwrap();
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: models\r\nx-user: {user}\r\nx-tenant: acme\r\ncontent-type: application/json\r\n\
+             connection: close\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes()).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            match stream.read_u8().await {
+                Ok(byte) => head.push(byte),
+                Err(error) => panic!("{error}: {}", String::from_utf8_lossy(&head)),
+            }
+        }
+        let status = String::from_utf8_lossy(&head)[9..12].parse().unwrap();
+        Exchange { status, stream }
+    }
+
+    /// Sends a request, and waits for the end of the response.
+    async fn complete(&self, user: &str, body: Value) -> u16 {
+        self.ask(user, body).await.end().await
+    }
+}
+
+/// A response whose head has come.
+struct Exchange {
+    status: u16,
+    stream: TcpStream,
+}
+
+impl Exchange {
+    async fn end(mut self) -> u16 {
+        let mut rest = Vec::new();
+        let _ = self.stream.read_to_end(&mut rest).await;
+        self.status
+    }
+}
+
+fn stream(tokens: u64) -> Value {
+    json!({"stream": true, "tokens": tokens, "held": true})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_fifty_concurrent_requests_ten_pass_through_two_envoys() {
+    let (redis, models) = (Redis::start().await, Models::start().await);
+    let service = Service::start(&redis).await;
+    let envoys = [Envoy::start(&models, &service).await, Envoy::start(&models, &service).await];
+    let asked = join_all((0..50).map(|n| envoys[n % 2].ask("alice", stream(400)))).await;
+    let (passed, denied): (Vec<_>, Vec<_>) = asked.into_iter().partition(|one| one.status == 200);
+    assert_eq!((passed.len(), denied.len()), (10, 40));
+    assert!(denied.iter().all(|one| one.status == 429));
+    assert_eq!(service.try_used("alice").await, Some(BUDGET), "all streams are open");
+    models.release();
+    for one in passed {
+        one.end().await;
+    }
+    service.until_used("alice", 10 * 400).await;
+    // Each of a user and of a tenant.
+    for event in ["made", "settled"] {
+        let line = format!("sluice_reservations_total{{event=\"{event}\"}} 20");
+        until(&line, async || service.metrics().await.contains(&line).then_some(())).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_response_has_used_is_charged_and_what_nobody_reports_costs_the_reserve() {
+    let (redis, models) = (Redis::start().await, Models::start().await);
+    let service = Service::start(&redis).await;
+    let envoy = Envoy::start(&models, &service).await;
+    for (user, body, status, used) in [
+        ("json", json!({"tokens": 250}), 200, 250),
+        ("none", json!({"tokens": 0}), 200, 0),
+        ("stream", json!({"stream": true, "tokens": 321}), 200, 321),
+        // A client that asks for no usage is asked for it by Envoy.
+        ("asked", json!({"stream": true, "tokens": 17, "stream_options": {"include_usage": false}}), 200, 17),
+        ("tools", json!({"stream": true, "tokens": 90, "tools": true}), 200, 90),
+        ("silent", json!({"tokens": 5, "end": "nothing"}), 200, RESERVE),
+        ("cut", json!({"stream": true, "tokens": 5, "end": "cut"}), 200, RESERVE),
+        ("error", json!({"status": 500}), 500, 0),
+        ("broken", json!("no object"), 200, 400),
+        ("much", json!({"tokens": 50_000}), 200, BUDGET),
+        ("absurd", json!({"tokens": 4_000_000_000u64}), 200, RESERVE),
+    ] {
+        assert_eq!(envoy.complete(user, body).await, status, "{user}");
+        service.until_used(user, used).await;
+    }
+    assert_eq!(envoy.complete("much", json!({"tokens": 1})).await, 429, "its budget is used up");
+    // The client leaves in mid-stream.
+    let left = envoy.ask("left", stream(5)).await;
+    assert_eq!(left.status, 200);
+    drop(left);
+    // It has gone when the application sees the end of its connection.
+    models.until_abandoned(1).await;
+    assert_eq!(service.try_used("left").await, Some(RESERVE));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_envoys_and_servers_never_make_more_room() {
+    let mut redis = Redis::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let models = Models::start().await;
+    let service = Service::start(&redis).await;
+    let [mut killed, envoy] = [Envoy::start(&models, &service).await, Envoy::start(&models, &service).await];
+    let open = join_all((0..3).map(|_| killed.ask("alice", stream(400)))).await;
+    assert!(open.iter().all(|one| one.status == 200));
+    killed.process.stop();
+    assert_eq!(service.try_used("alice").await, Some(3 * RESERVE));
+    // What nobody settles stays charged: seven others fit beside it.
+    let asked = join_all((0..20).map(|_| envoy.ask("alice", stream(100)))).await;
+    let passed: Vec<_> = asked.into_iter().filter(|one| one.status == 200).collect();
+    assert_eq!(passed.len(), 7);
+    redis.restart().await;
+    until("the service reads the counters again", async || {
+        service.try_used("alice").await.filter(|used| *used == BUDGET)
+    })
+    .await;
+    models.release();
+    for one in passed {
+        one.end().await;
+    }
+    service.until_used("alice", 3 * RESERVE + 7 * 100).await;
+}
