@@ -44,7 +44,7 @@ struct Args {
 enum Command {
     /// Enforce the policies of a file in front of one application
     Run(Box<run::Args>),
-    /// Answer Envoy's questions about rate limits, by the rules of envoyproxy/ratelimit
+    /// Answer applications and Envoy that ask about rate limits, by the policies of a file or the rules of envoyproxy/ratelimit
     Serve(Box<serve::Args>),
     /// Validate policy files, with the same checks as the admission webhook
     Check {

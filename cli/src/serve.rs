@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sluice_config::message::Replica;
 use sluice_config::policy::OnStoreFailure;
 use sluice_crds::checks::installation::InstallationArgs;
 use sluice_crds::policy::Enforcer;
@@ -62,7 +63,7 @@ pub(crate) struct Args {
     /// Add the headers RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to responses
     #[arg(long, env = "SLUICE_HEADERS")]
     headers: bool,
-    /// File with the certificate of the gRPC port in PEM, which is read again when it changes
+    /// File with the certificate of the gRPC and the HTTP port in PEM, which is read again when it changes
     #[arg(long, env = "SLUICE_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// File with its private key, in PEM
@@ -150,7 +151,7 @@ pub(crate) fn serve(args: Args) -> anyhow::Result<()> {
     }
     let beside = move |publication| async move {
         match opened {
-            Some((file, policies)) => follow(file, policies, publication).await,
+            Some((file, policies)) => follow(file, policies, publication, replicas).await,
             None => std::future::pending().await,
         }
     };
@@ -159,10 +160,15 @@ pub(crate) fn serve(args: Args) -> anyhow::Result<()> {
 }
 
 /// Publishes the policies of a file, and every valid edit of it. Never returns.
-async fn follow(mut file: PolicyFile, policies: Vec<NamedPolicy>, publication: Publication) {
+async fn follow(mut file: PolicyFile, policies: Vec<NamedPolicy>, publication: Publication, replicas: u32) {
     let publish = |file: &PolicyFile, policies: &[NamedPolicy]| {
         // No policy is nacked here: all of them are applicable.
         let _ = publication.publish_policies(policies);
+        if replicas > 1 {
+            // The order of replicas is not known. The last one has no request more than its part.
+            let replica = Replica { index: replicas - 1, count: replicas };
+            publication.set_replicas(&policies.iter().map(|(name, _)| (name.clone(), replica)).collect());
+        }
         tracing::info!(file = file.name(), policies = policies.len(), "policies applied");
     };
     publish(&file, &policies);

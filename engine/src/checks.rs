@@ -9,7 +9,7 @@ use sluice_config::policy::{AmbiguousPaths, Consistency};
 use sluice_config::prepared::PreparedKind;
 use sluice_config::prepared::rate_set::Choice;
 use sluice_config::{RequestAttributes, path};
-use sluice_limiter::{MAX_COUNT, Period, Rate};
+use sluice_limiter::{Algorithm, MAX_COUNT, Period, Rate};
 use sluice_store::{KeyHash, PlannedCounter};
 use tokio::time::Instant;
 
@@ -429,6 +429,13 @@ impl<'a> PreparedCheck<'a> {
                      another consistency",
                 );
             }
+            (PreparedKind::Rates { .. }, How::Reserve(_))
+                if plan.spec.rates.iter().any(|rate| matches!(rate.algorithm, Algorithm::WarmUp(_))) =>
+            {
+                return not_possible(
+                    "has a bucket that warms up, which cannot take a charge back: leave `reserve` out, or choose another algorithm",
+                );
+            }
             (_, How::Reserve(lasts)) => {
                 let (own, plan) = self.groups.reserve(snapshot, index, lasts);
                 self.lasts = Some(self.lasts.map_or(own, |lasts| lasts.min(own)));
@@ -480,7 +487,7 @@ impl<'a> PreparedCheck<'a> {
             findings.statuses[at] = status;
         }
         let (id, reserved) = (findings.reservation(), findings.reserved());
-        if check.how == How::Peek {
+        if check.how == How::Peek && findings.store_failure.is_none() {
             findings.statuses.iter_mut().zip(costs).for_each(|(status, cost)| status.compare(cost));
         }
         let limits = places.into_iter().zip(findings.statuses).map(|(index, status)| LimitStatus {

@@ -446,6 +446,11 @@ impl CheckBody {
     }
 }
 
+/// Returns an answer that is no decision.
+pub(crate) fn problem(status: StatusCode, detail: &'static str) -> Response {
+    Problem::new(status, detail).into_response()
+}
+
 /// Returns the problem of a check that cannot be made.
 fn of_error(error: &CheckError, position: Option<usize>, body: &CheckBody) -> Problem {
     let place = match (&body.limits, position) {

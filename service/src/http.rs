@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tower::ServiceExt as _;
 
 use crate::callers::{CallerNames, names_of};
-use crate::checks::Checks;
+use crate::checks::{Checks, problem};
 use crate::grpc::{ConnectionAge, for_ever_or};
 use crate::incoming::Counted;
 use crate::metrics::Metrics;
@@ -128,17 +128,11 @@ impl HttpDoor {
             Ok(Ok(Err(never))) => match never {},
             Ok(Err(_)) => {
                 metrics.panics.inc();
-                plain(StatusCode::INTERNAL_SERVER_ERROR, "a defect of the service\n")
+                problem(StatusCode::INTERNAL_SERVER_ERROR, "this is a defect of the service")
             }
-            Err(_) => plain(StatusCode::REQUEST_TIMEOUT, "the request took too long\n"),
+            Err(_) => problem(StatusCode::REQUEST_TIMEOUT, "the request took too long"),
         }
     }
-}
-
-fn plain(status: StatusCode, text: &'static str) -> Response<Body> {
-    let mut response = Response::new(Body::from(text));
-    *response.status_mut() = status;
-    response
 }
 
 impl hyper::service::Service<Request<Incoming>> for HttpDoor {

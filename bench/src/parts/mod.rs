@@ -76,6 +76,7 @@ pub(crate) fn measure(name: &str, folder: &Path) -> anyhow::Result<Measured> {
             "rules" => proxy::rules::measure(cores).await?.into(),
             "peers" => peers::measure(cores).await?.into(),
             "service" => peers::service::measure(cores).await?.into(),
+            "checks" => proxy::checks::measure(cores).await?.into(),
             "resident" => proxy::memory::measure(cores).await?.into(),
             _ => bail!("there is no part {name:?}"),
         })

@@ -208,7 +208,10 @@ impl RateLimitPolicySpec {
             hints: Hints::default(),
         };
         self.check_claims(at, &policy.limits);
-        client_warnings::warn(at, &policy, |index| self.field(at, index));
+        // Whoever asks the service has named the client.
+        if by.sidecar {
+            client_warnings::warn(at, &policy, |index| self.field(at, index));
+        }
         self.check_store(at, &policy.limits);
         (Some(policy), pods)
     }

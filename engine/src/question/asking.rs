@@ -358,7 +358,8 @@ impl Asking<'_> {
                     _ => decision.reset,
                 };
                 let has_room = decisions.iter().all(|decision| decision.admitted);
-                retry_after = decision.retry_after;
+                let blocked_for = self.snapshot.rates(one.limit).names.blocked_for(&decisions);
+                retry_after = blocked_for.or(decision.retry_after);
                 (has_room, decision.remaining, reset, failure, by_local_quota)
             }
             Err(failure) => {

@@ -53,7 +53,8 @@ impl Status {
     pub(crate) fn compare(&mut self, cost: u64) {
         if self.outcome == Outcome::WithinLimit && self.left < cost {
             self.outcome = Outcome::OverLimit;
-            self.retry_after_seconds = Some(self.reset_seconds.max(1));
+            let fits = self.limit.as_ref().is_some_and(|limit| cost <= limit.requests);
+            self.retry_after_seconds = fits.then(|| self.reset_seconds.max(1));
         }
     }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// A check: limits that it names with the keys of clients, or a request. All its limits admit it, or none is charged.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object")]
 #[schemars(rename = "Check")]
 pub(crate) struct CheckBody {
     /// The policy, as NAMESPACE/NAME. With `limit`, `key` and `cost` it names one limit; beside `request` it is the policy that the
@@ -41,7 +41,7 @@ pub(crate) struct CheckBody {
 
 /// A limit, a client and a cost.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object")]
 #[schemars(rename = "NamedLimit")]
 pub(crate) struct NamedLimitBody {
     /// The policy, as NAMESPACE/NAME. Default: that of the check.
@@ -58,7 +58,7 @@ pub(crate) struct NamedLimitBody {
 
 /// A request of HTTP.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object")]
 #[schemars(rename = "Request")]
 pub(crate) struct RequestBody {
     /// The method. Default: GET.
@@ -74,7 +74,7 @@ pub(crate) struct RequestBody {
 
 /// The value of a header, or several.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a string or an array of strings")]
 #[schemars(rename = "HeaderValue")]
 pub(crate) enum HeaderBody {
     /// One value.
@@ -85,7 +85,7 @@ pub(crate) enum HeaderBody {
 
 /// How long a reservation can be settled.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object")]
 #[schemars(rename = "Reserve")]
 pub(crate) struct ReserveBody {
     /// Time for which it can be settled, in seconds. Then the cost stays charged, and a slot of a limit on concurrent requests is free
@@ -96,7 +96,7 @@ pub(crate) struct ReserveBody {
 
 /// The settlement of a reservation.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object")]
 #[schemars(rename = "Settlement")]
 pub(crate) struct SettleBody {
     /// The id of the reservation.
@@ -119,7 +119,8 @@ pub(crate) struct CheckAnswerBody {
     /// What was reserved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reservation: Option<ReservationBody>,
-    /// The reason why the store did not decide, so that `onStoreFailure` of the policies has: timeout, unavailable or overloaded.
+    /// The reason why the store did not decide, so that `onStoreFailure` of the policies has, in a
+    /// word such as timeout, slow or unreachable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) store_failure: Option<&'static str>,
 }

@@ -40,6 +40,7 @@ pub fn document() -> Value {
         ("403", "The caller is not listed"),
         ("404", "There is no such policy, limit or reservation, or it is none of the caller's"),
         ("405", "The path has another method"),
+        ("408", "The body did not come within 30 seconds"),
         ("413", "The body is longer than 1 MiB"),
         ("415", "The content type is not application/json"),
         ("503", "There are no policies yet, or the store did not answer a settlement"),

@@ -8,6 +8,8 @@
     reason = "each test uses a part"
 )]
 
+pub(crate) mod checks;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

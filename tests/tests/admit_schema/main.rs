@@ -292,11 +292,16 @@ async fn admit_accepts_concurrency_limits_and_names_the_field_of_an_invalid_limi
     }
 }
 
+/// Returns the files of the examples. Folders there have the configuration of other programs.
+fn examples() -> impl Iterator<Item = std::path::PathBuf> {
+    let entries = std::fs::read_dir(repository_root().join("examples")).unwrap();
+    entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file())
+}
+
 #[tokio::test]
 async fn admit_accepts_every_example() {
     let namespace = namespace().await;
-    for entry in std::fs::read_dir(repository_root().join("examples")).unwrap() {
-        let path = entry.unwrap().path();
+    for path in examples() {
         let text = std::fs::read_to_string(&path).unwrap();
         if !text.contains("kind: RateLimitPolicy") {
             continue;
@@ -335,8 +340,7 @@ async fn admit_changes_nothing_of_an_example_that_is_applied_twice() {
         (output.status.code(), String::from_utf8(text).unwrap())
     };
     let mut applied = 0;
-    for entry in std::fs::read_dir(repository_root().join("examples")).unwrap() {
-        let path = entry.unwrap().path();
+    for path in examples() {
         let text = std::fs::read_to_string(&path).unwrap();
         let folder = tempfile::tempdir().unwrap();
         for document in text.split("\n---\n").filter(|document| document.contains("kind: RateLimitPolicy")) {

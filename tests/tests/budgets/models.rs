@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// A running API. A request has these fields: `tokens` that it uses; `stream`; `tools`, so that the stream is one of calls of tools; `end`,
+/// A running API. A request has these fields: `tokens` that it uses; `stream`; `tools`, for a stream of calls of tools; `end`,
 /// which is `nothing` for a response without usage and `cut` for one that breaks; `held`, so that it ends only when the API is released; and
 /// `status`.
 pub(crate) struct Models {

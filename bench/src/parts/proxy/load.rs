@@ -163,7 +163,7 @@ async fn run_connection(
 }
 
 /// Reads one response and returns its status.
-async fn read_response(tcp: &mut TcpStream, buffer: &mut [u8]) -> anyhow::Result<u16> {
+pub(super) async fn read_response(tcp: &mut TcpStream, buffer: &mut [u8]) -> anyhow::Result<u16> {
     let (mut filled, mut length) = (0, None);
     while length.is_none_or(|length| filled < length) {
         let n = tcp.read(&mut buffer[filled..]).await?;

@@ -20,7 +20,7 @@ pub(super) fn asked(observed: &Observed<'_>, policy: &CompiledPolicy) -> Finding
     let domains = list(domains);
     if observed.facts.service.iter().any(|pod| pod.asked) {
         let message = format!(
-            "Gateways ask the service about {domains}; which requests they ask about is in their own configuration."
+            "The service is asked about this policy; which requests gateways ask about, by {domains}, is in their own configuration."
         );
         return Finding::new("True", reasons::CHECKS_ARRIVE, message);
     }
