@@ -129,6 +129,7 @@ lint: ## Formatting, clippy, rustdoc, scripts, structure, versions and pins, wor
 	RUSTDOCFLAGS="-D warnings $(DOC_ALLOWS)" $(CARGO) doc --workspace --no-deps --document-private-items
 	hack/deny.sh
 	hack/sbom-check.sh
+	hack/openapi.sh
 	hack/docs.sh
 
 .PHONY: advisories

@@ -130,7 +130,7 @@ pub struct Peeked {
     /// The plan of an override that decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exception: Option<String>,
-    /// What is reserved in the counter, and not settled.
+    /// Costs reserved in the counter, and not settled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<OpenReservations>,
     /// The state of the counter.

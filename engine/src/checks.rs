@@ -27,7 +27,7 @@ pub use crate::question::{CurrentLimit, Outcome, Status};
 /// A check of an application: all its limits admit it, or none is charged.
 #[derive(Debug)]
 pub struct Check<'a> {
-    /// What happens with the costs.
+    /// Whether costs are charged, reserved or only compared.
     pub how: How,
     /// The longest time that all calls to the store may take together.
     pub budget: Duration,
@@ -35,7 +35,7 @@ pub struct Check<'a> {
     pub headers: &'a HeaderMap,
 }
 
-/// What happens with the costs of a check.
+/// Whether the costs of a check are charged, reserved or only compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
     /// They are charged if there is room.
@@ -135,7 +135,7 @@ pub enum CheckError {
     /// The limit cannot be checked so.
     #[error("{0}")]
     NotPossible(String),
-    /// The same counter is named twice.
+    /// Two of its limits have one counter.
     #[error("the same limit and key are there twice: add up their costs")]
     Twice,
     /// The path can be read in several ways, and a policy refuses such paths.

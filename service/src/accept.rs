@@ -25,7 +25,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a failed accept: without descriptors or memory, other connections must end first.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 
-/// What is spoken on a port.
+/// The protocols of a port.
 #[derive(Debug, Clone)]
 pub(crate) enum Door {
     /// gRPC, with these methods.

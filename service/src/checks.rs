@@ -1,6 +1,6 @@
 //! The door `checks`: applications ask by one HTTP call whether a client may go on, reserve costs, and settle them.
 //!
-//! - [`asker`]: who asks. [`body`]: the bodies; [`openapi`]: the document about them. [`request`]: a request in a body. [`problem`]:
+//! - [`asker`]: who asks. [`body`]: the bodies; [`openapi`]: the document about them. [`request`]: a request in a body. [`mod@problem`]:
 //!   what is wrong with a question.
 
 mod asker;
@@ -337,7 +337,7 @@ fn parse<T: DeserializeOwned>(
     let mut from = serde_json::Deserializer::from_slice(&body);
     let parsed = serde_path_to_error::deserialize(&mut from).map_err(|error| {
         let field = pointer(error.path());
-        let detail = format!("the body is not valid: {}", in_words_of_json(error.into_inner()));
+        let detail = format!("the body is not valid: {}", in_words_of_json(&error.into_inner()));
         if field.is_empty() {
             Problem::new(StatusCode::BAD_REQUEST, detail)
         } else {
@@ -350,7 +350,7 @@ fn parse<T: DeserializeOwned>(
 }
 
 /// Returns an error in the words of JSON.
-fn in_words_of_json(error: serde_json::Error) -> String {
+fn in_words_of_json(error: &serde_json::Error) -> String {
     error
         .to_string()
         .replace("a sequence", "an array")

@@ -32,7 +32,7 @@ const MAX_STREAMS: u32 = 1024;
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What is served over HTTP.
+/// Handlers that are served over HTTP.
 #[derive(Debug, Clone)]
 pub(crate) struct HttpDoor {
     routes: Router,

@@ -162,7 +162,7 @@ pub struct Publication {
 /// A policy with its id.
 type Policy = (PolicyUid, Arc<PreparedPolicy>);
 
-/// What a publication consists of.
+/// Parts of a publication.
 #[derive(Debug, Default)]
 struct Published {
     domains: Vec<Policy>,
@@ -405,7 +405,6 @@ impl Service {
     }
 
     /// Returns the door for checks of applications, which can be asked without the network.
-    #[must_use]
     pub fn check_door(&self) -> Router {
         self.http.routes()
     }

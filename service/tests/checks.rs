@@ -214,7 +214,7 @@ async fn what_is_wrong_is_told_with_its_field_and_charges_nothing() {
         (&"{\"checks\":[".repeat(1000), "application/json", 400),
     ] {
         let (got, _, answer) = send(running.address(), "/v1/check", body, content_type).await;
-        assert_eq!(got, status, "{content_type} {:.80}: {answer}", body);
+        assert_eq!(got, status, "{content_type} {body:.80}: {answer}");
     }
     let (status, _, _) = send(running.address(), "/v1/check?status=200", "{}", "application/json").await;
     assert_eq!(status, 400);

@@ -2,6 +2,7 @@
 //!
 //! - [`wait`]: polls until a condition holds, with a generous upper bound.
 //! - [`process`]: child processes that never outlive the test.
+//! - [`checks`]: an application that asks the service over HTTPS.
 //! - [`client`]: HTTP clients for single requests, concurrent requests and kept connections.
 //! - [`authority`]: an authority that issues certificates.
 //! - [`application`]: the applications behind a sidecar, with requests that the test can hold and release.
@@ -15,6 +16,7 @@
 
 pub mod application;
 pub mod authority;
+pub mod checks;
 pub mod client;
 pub mod collector;
 pub mod components;

@@ -17,7 +17,7 @@ use crate::question::token::Entry;
 /// Most counters of a question: descriptors times the limits that count each.
 pub(crate) const MAX_CHECKED: usize = 1024;
 
-/// What a question does with a counter.
+/// Charge, reservation or reading of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     /// The counter is read, and counts nothing.

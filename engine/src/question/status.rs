@@ -1,4 +1,4 @@
-//! What an answer says of each limit that was asked for.
+//! The part of an answer for each limit that was asked for.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl Status {
         }
     }
 
-    /// What is asked for is denied, or would be, without being counted: `limit` admits nothing for this time.
+    /// Denied, or would be, without being counted: `limit` admits nothing for this time.
     pub(crate) fn nothing(outcome: Outcome, limit: CurrentLimit, reset_seconds: u64, is_quota: bool) -> Self {
         let limit = Some(limit);
         Self { limit, reset_seconds, ..Self::without_limit(outcome, 0, is_quota) }

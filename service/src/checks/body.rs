@@ -116,7 +116,7 @@ pub(crate) struct CheckAnswerBody {
     pub(crate) allowed: bool,
     /// The limits that it is about, in their order. A request that no limit matches has none.
     pub(crate) limits: Vec<LimitBody>,
-    /// What was reserved.
+    /// The reserved cost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reservation: Option<ReservationBody>,
     /// The reason why the store did not decide, so that `onStoreFailure` of the policies has, in a

@@ -10,8 +10,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 /// A running API. A request has these fields: `tokens` that it uses; `stream`; `tools`, for a stream of calls of tools; `end`,
-/// which is `nothing` for a response without usage and `cut` for one that breaks; `held`, so that it ends only when the API is released; and
-/// `status`.
+/// which is `nothing` for a response without usage and `cut` for one that breaks; `held`, so that it ends only when the API is
+/// released; and `status`.
 pub(crate) struct Models {
     pub(crate) port: u16,
     released: watch::Sender<bool>,

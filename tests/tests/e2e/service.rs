@@ -6,6 +6,7 @@ use std::path::Path;
 use base64::Engine as _;
 use serde_json::json;
 use sluice_tests::authority::Authority;
+use sluice_tests::checks::Door;
 use sluice_tests::client::{get, get_many};
 use sluice_tests::node::{Load, SYSTEM, Shop, apply, install, kubectl, run, upgrade};
 use sluice_tests::process::{Process, binary, free_port};
@@ -86,7 +87,10 @@ pub(crate) fn enable(authority: &Authority, namespace: &str) {
     let service = json!({
         "enabled": true,
         "tls": {"clientCA": {"existingSecret": "gateways"}},
-        "callers": [{"subject": GATEWAY, "namespaces": [namespace]}],
+        "callers": [
+            {"subject": GATEWAY, "namespaces": [namespace]},
+            {"subject": format!("{namespace}/default"), "namespaces": [namespace]},
+        ],
     });
     std::fs::write(&file, json!({"service": service}).to_string()).unwrap();
     upgrade(&["--values", file.to_str().unwrap(), "--wait", "--timeout", "5m"]);
@@ -112,6 +116,31 @@ spec:
     algorithm: {{fixedWindow: {{}}}}
 "
     ));
+}
+
+/// An application with the token of a service account asks over HTTP, with the counters of the gateway and the sidecars.
+async fn an_application_asks(namespace: &str, requests: usize, sidecars: &str) {
+    let token = kubectl(&format!("-n {namespace} create token default --audience=sluice.dev/service"));
+    let folder = tempfile::tempdir().unwrap();
+    let authority = folder.path().join("ca.crt");
+    std::fs::write(&authority, secret("sluice-service-tls", "ca\\.crt")).unwrap();
+    let address = format!("{}:8080", address_of("sluice-service")).parse().unwrap();
+    let caller = vec!["-H".to_owned(), format!("authorization: Bearer {}", token.trim())];
+    let application = Door { address, authority: &authority, caller };
+    let check =
+        |cost| json!({"policy": format!("{namespace}/p"), "key": ["erin"], "cost": cost, "reserve": {}});
+    let (status, answer) = application.post("/v1/check", &check(requests));
+    assert_eq!((status, &answer["allowed"]), (200, &json!(true)), "{answer}");
+    let erin = [("x-client", "erin")];
+    assert_eq!(get(sidecars, "/", &erin).await.status, 429, "all of it is reserved");
+    let settlement = json!({"id": answer["reservation"]["id"], "cost": requests - 1});
+    // Any replica settles.
+    let (status, answer) = application.post("/v1/settle", &settlement);
+    assert_eq!((status, &answer["settled"]), (200, &json!(true)), "{answer}");
+    assert_eq!(get(sidecars, "/", &erin).await.status, 200);
+    assert_eq!(get(sidecars, "/", &erin).await.status, 429);
+    let (status, answer) = Door { caller: vec![], ..application }.post("/v1/check", &check(1));
+    assert_eq!(status, 401, "{answer}");
 }
 
 /// The service needs nothing of the API server.
@@ -165,6 +194,7 @@ async fn e2e_a_gateway_and_sidecars_enforce_one_policy_through_failures() {
     let (through, direct) =
         tokio::join!(get_many(&envoy.address, N, 4, &alice), get_many(&application, 2 * N, 4, &alice));
     assert_eq!(through.count(200) + direct.count(200), N, "{through:?} {direct:?}");
+    an_application_asks("edge", N, &application).await;
     shop.wait_for("p", "Ready", "True Ready").await;
     eprintln!("{}", kubectl("-n edge get ratelimitpolicies.sluice.dev p -o wide"));
     eprintln!("{}", kubectl("-n edge describe ratelimitpolicies.sluice.dev p"));

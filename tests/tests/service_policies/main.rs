@@ -2,7 +2,7 @@
 
 mod caller;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
@@ -10,6 +10,7 @@ use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 use sluice_service::messages::OVER_LIMIT;
 use sluice_tests::authority::Authority;
+use sluice_tests::checks::Door;
 use sluice_tests::client::get;
 use sluice_tests::components::sidecar::flood;
 use sluice_tests::components::{Operator, Redis, Sidecar};
@@ -27,8 +28,10 @@ const GATEWAY: &str = "spiffe://cluster.local/ns/gateways/sa/envoy";
 struct Service {
     process: Process,
     grpc: u16,
+    http: u16,
     admin: String,
     debug: String,
+    authority: PathBuf,
     folder: TempDir,
 }
 
@@ -45,13 +48,14 @@ impl Service {
         std::fs::write(at("token"), system.token(pod, "sluice.dev").await).unwrap();
         write_callers(folder.path(), callers);
         write_server(authority, folder.path());
-        let [grpc, admin, debug] = [(); 3].map(|()| free_port());
+        let [grpc, http, admin, debug] = [(); 4].map(|()| free_port());
         let arguments = vec![
             format!("--operator={}", operator.control_url),
             format!("--ca-file={}", operator.ca_file().display()),
             format!("--token-file={}", at("token")),
             format!("--state-dir={}", folder.path().display()),
             format!("--grpc=127.0.0.1:{grpc}"),
+            format!("--http=127.0.0.1:{http}"),
             format!("--admin=127.0.0.1:{admin}"),
             format!("--debug=127.0.0.1:{debug}"),
             format!("--tls-cert-file={}", at("tls.crt")),
@@ -63,7 +67,7 @@ impl Service {
         let process =
             Process::start(&binary("sluice-service"), &arguments, &[], &folder.path().join("log"), "TERM");
         let [admin, debug] = [admin, debug].map(|port| format!("127.0.0.1:{port}"));
-        Self { process, grpc, admin, debug, folder }
+        Self { process, grpc, http, admin, debug, authority: folder.path().join("ca.crt"), folder }
     }
 
     async fn is_ready(&mut self) {
@@ -74,6 +78,12 @@ impl Service {
             (get(admin, "/readyz", &[]).await.status == 200).then_some(())
         })
         .await;
+    }
+
+    /// Returns its door for an application, which shows this.
+    fn door(&self, caller: &[&str]) -> Door<'_> {
+        let caller = caller.iter().map(|&argument| argument.to_owned()).collect();
+        Door { address: ([127, 0, 0, 1], self.http).into(), authority: &self.authority, caller }
     }
 
     async fn callers(&self) -> Value {
@@ -291,17 +301,46 @@ async fn a_caller_is_known_by_the_token_of_its_service_account_and_by_no_other_t
     let forged = format!("{head}.{}", signature.chars().rev().collect::<String>());
     for (token, what) in [
         (shop.token(&pod, "sluice.dev").await, "another audience"),
-        (forged, "another signature"),
+        (forged.clone(), "another signature"),
         ("nonsense".to_owned(), "no token"),
     ] {
         let refused = caller.with_token(&token).ask(domain, &[("user", "c")]).await.unwrap_err();
         assert_eq!(refused.code(), tonic::Code::Unauthenticated, "{what}: {refused}");
+    }
+    // Over HTTP, the same callers and the same counters: `a` has asked twice.
+    let bearer = format!("authorization: Bearer {token}");
+    let application = service.door(&["-H", &bearer]);
+    let check =
+        |client: &str, cost: u64| json!({"policy": format!("{domain}/p"), "key": [client], "cost": cost});
+    let (status, answer) = application.post("/v1/check", &check("a", 1));
+    assert_eq!((status, &answer["allowed"]), (200, &json!(false)), "{answer}");
+    let mut reserve = check("d", 2);
+    reserve["reserve"] = json!({});
+    let (_, answer) = application.post("/v1/check", &reserve);
+    let id = &answer["reservation"]["id"];
+    assert!(!caller.ask(domain, &[("user", "d")]).await.unwrap(), "{answer}");
+    let (status, answer) = application.post("/v1/settle", &json!({"id": id, "cost": 1}));
+    assert_eq!((status, &answer["settled"]), (200, &json!(true)), "{answer}");
+    assert!(caller.ask(domain, &[("user", "d")]).await.unwrap());
+    let (status, answer) = application.post("/v1/check", &json!({"policy": "elsewhere/p", "key": ["a"]}));
+    assert_eq!(status, 404, "{answer}");
+    let bearer = |token: &str| format!("authorization: Bearer {token}");
+    let other_audience = shop.token(&pod, "sluice.dev").await;
+    for caller in [&[] as &[&str], &["-H", &bearer(&forged)], &["-H", &bearer(&other_audience)]] {
+        let (status, answer) = service.door(caller).post("/v1/check", &check("e", 1));
+        assert_eq!(status, 401, "{answer}");
     }
     // A service account of another namespace is somebody else.
     let token = system.token(&service_pod(&system, "sluice-service-2").await, "sluice.dev/service").await;
     let refused = caller.with_token(&token).ask(domain, &[("user", "c")]).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{refused}");
     assert!(refused.message().contains("tokens-system/default is not listed"), "{refused}");
+    let (status, answer) = service.door(&["-H", &bearer(&token)]).post("/v1/check", &check("e", 1));
+    assert_eq!(
+        (status, answer["detail"].as_str().unwrap().contains("tokens-system/default")),
+        (403, true),
+        "{answer}"
+    );
     // A pod of the operator's namespace without the label is none of the service's.
     let stranger = system.pod("other", false, json!({})).await;
     let callers = json!([]);
