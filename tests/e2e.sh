@@ -38,12 +38,12 @@ previous_images() {
 
 # Makes images of the binaries that are in target/debug now.
 dev_images() { # dev_images FOLDER TAG IMAGE...
-  local folder=$1 tag=$2 image
+  local folder=$1 images_tag=$2 image
   shift 2
   mkdir -p "$folder"
   for image in "$@"; do
     strip --strip-debug -o "$folder/$image" "target/debug/$image"
-    tests/node/image.py "ghcr.io/sluice-dev/$image:$tag" "$folder/$image.tar" \
+    tests/node/image.py "ghcr.io/sluice-dev/$image:$images_tag" "$folder/$image.tar" \
       --bin "$folder/$image:/$image" --entrypoint "/$image" --user 65532:65532
   done
 }

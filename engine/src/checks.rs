@@ -266,11 +266,12 @@ impl Engine {
         let deadline = Instant::now() + budget;
         let mut all = Vec::with_capacity(counters.len());
         for open in counters {
-            let settled = settle(&snapshot, &open, used, deadline).await;
+            let limit = open.limit;
+            let settled = settle(&snapshot, open, used, deadline).await;
             let settled = settled.map_err(|error| SettleError::Store(error.as_str()))?;
             all.push(SettledLimit {
-                policy: prepared(open.limit).qualified_name(),
-                limit: snapshot.limit(open.limit).name.clone(),
+                policy: prepared(limit).qualified_name(),
+                limit: snapshot.limit(limit).name.clone(),
                 reserved: match settled {
                     Settled::Cost(reserved) => Some(reserved.cost),
                     Settled::Slots | Settled::NotFound => None,
@@ -294,6 +295,8 @@ pub struct PreparedCheck<'a> {
     uncounted: Vec<(usize, Status)>,
     /// The cost of each.
     costs: Vec<u64>,
+    /// The greatest cost that each ever admits.
+    capacities: Vec<u64>,
     /// The clients in words, for operators. Without them, they are as an application has named them.
     clients: Vec<Arc<str>>,
     lasts: Option<Period>,
@@ -308,6 +311,7 @@ impl<'a> PreparedCheck<'a> {
             places: Vec::new(),
             uncounted: Vec::new(),
             costs: Vec::new(),
+            capacities: Vec::new(),
             clients: Vec::new(),
             lasts: None,
         }
@@ -326,6 +330,7 @@ impl<'a> PreparedCheck<'a> {
     fn begin(&mut self, index: LimitIndex, cost: u64) -> usize {
         self.places.push(index);
         self.costs.push(cost);
+        self.capacities.push(u64::MAX);
         self.places.len() - 1
     }
 
@@ -445,6 +450,8 @@ impl<'a> PreparedCheck<'a> {
             (PreparedKind::Rates { .. }, How::Charge) if cost == 1 => (Use::Ask, plan.clone()),
             (PreparedKind::Rates { .. }, How::Charge) => (Use::Ask, strict(plan)),
         };
+        let capacity = plan.spec.rates.iter().map(Rate::capacity).min();
+        self.capacities[at] = capacity.unwrap_or(u64::MAX);
         let counter = PlannedCounter { limit: plan, key, cost };
         let active = snapshot.limit(index);
         if needs_pods(active) {
@@ -468,7 +475,7 @@ impl<'a> PreparedCheck<'a> {
 
     /// Makes the check.
     pub async fn decide(self, engine: &Engine) -> CheckAnswer {
-        let Self { snapshot, check, groups, places, uncounted, costs, clients, lasts } = self;
+        let Self { snapshot, check, groups, places, uncounted, costs, capacities, clients, lasts } = self;
         let mut findings = Findings::new(places.len());
         let client = |position: usize| -> Arc<str> {
             clients.get(position).cloned().unwrap_or_else(|| "(named by an application)".into())
@@ -488,7 +495,10 @@ impl<'a> PreparedCheck<'a> {
         }
         let (id, reserved) = (findings.reservation(), findings.reserved());
         if check.how == How::Peek && findings.store_failure.is_none() {
-            findings.statuses.iter_mut().zip(costs).for_each(|(status, cost)| status.compare(cost));
+            for (at, (status, cost)) in findings.statuses.iter_mut().zip(costs).enumerate() {
+                let (capacity, denies) = (capacities[at], snapshot.limit(places[at]).denies());
+                status.compare(cost, capacity, if denies { Outcome::OverLimit } else { Outcome::Observed });
+            }
         }
         let limits = places.into_iter().zip(findings.statuses).map(|(index, status)| LimitStatus {
             policy: snapshot.policies[usize::from(index.policy)].prepared.qualified_name(),

@@ -429,6 +429,32 @@ SERVICE = {
             ('sum by (pod) (sluice_rls_connections{namespace=~"$namespace"})', "{{pod}}"),
         ),
     ],
+    "Checks": [
+        graph(
+            "Checks",
+            "Checks of applications by the answer.",
+            (f"sum by (answer) ({service_rate('sluice_checks_total')})", "{{answer}}"),
+            (f"sum({service_rate('sluice_checks_without_store_total')})", "without the store"),
+            unit="reqps",
+        ),
+        graph(
+            "Latency of checks",
+            "Time from the arrival of a body to its answer.",
+            *(
+                (
+                    f"histogram_quantile({quantile}, sum by (le) ({service_rate('sluice_check_seconds_bucket')}))",
+                    f"p{quantile * 100:g}",
+                )
+                for quantile in (0.5, 0.99)
+            ),
+            unit="s",
+        ),
+        graph(
+            "Reservations",
+            "Reservations of gateways and applications. Those that nobody settles stay charged.",
+            (f"sum by (event) ({service_rate('sluice_reservations_total')})", "{{event}}"),
+        ),
+    ],
     "Rules": [
         graph(
             "Decisions by domain",

@@ -1,25 +1,27 @@
 //! The door `checks`: applications ask by one HTTP call whether a client may go on, reserve costs, and settle them.
 //!
-//! - [`asker`]: who asks. [`body`]: the bodies; [`openapi`]: the document about them. [`request`]: a request in a body. [`mod@problem`]:
-//!   what is wrong with a question.
+//! - [`asker`]: who asks. [`body`]: the bodies, and [`json`] their bounds; [`openapi`]: the document about them. [`request`]: a request
+//!   in a body. [`mod@problem`]: what is wrong with a question.
 
 mod asker;
 mod body;
+mod json;
 pub mod openapi;
 mod problem;
 mod request;
 
+use std::error::Error;
 use std::time::{Duration, Instant};
 
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Query, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use futures::future::join_all;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
+use http_body_util::LengthLimitError;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sluice_engine::Engine;
@@ -35,8 +37,10 @@ use crate::checks::body::{
     BatchAnswerBody, CheckAnswerBody, CheckBody, LimitBody, NamedLimitBody, RequestBody, ReservationBody,
     ReserveBody, SettleAnswerBody, SettleBody, SettledLimitBody,
 };
+use crate::checks::json::Object;
 use crate::checks::problem::Problem;
 use crate::checks::request::ReadRequest;
+use crate::incoming::NoRoom;
 use crate::metrics::Metrics;
 
 const CHECK: &str = "/v1/check";
@@ -75,7 +79,6 @@ impl Checks {
         Router::new()
             .route(CHECK, post(check))
             .route(SETTLE, post(settle))
-            .layer(DefaultBodyLimit::max(MAX_BODY))
             .route(OPENAPI, get(async || Json(openapi::document())))
             .fallback(async || {
                 Problem::new(
@@ -247,7 +250,7 @@ async fn check(
     Extension(names): Extension<CallerNames>,
     options: Result<Query<Options>, axum::extract::rejection::QueryRejection>,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: Body,
 ) -> Response {
     let arrived = Instant::now();
     let answered = async {
@@ -260,7 +263,7 @@ async fn check(
                 return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
             }
         };
-        let body = parse::<CheckBody>(&headers, body)?;
+        let body = parse::<CheckBody>(&headers, &receive(body).await?)?;
         Ok((status, door.check(&body, &headers, &asker).await?))
     };
     let answered = answered.await;
@@ -294,11 +297,11 @@ async fn settle(
     State(door): State<Checks>,
     Extension(names): Extension<CallerNames>,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: Body,
 ) -> Response {
     let settled = async {
         let asker = Asker::identify(door.callers.as_ref(), &names, &headers)?;
-        door.settle(&parse(&headers, body)?, &asker).await
+        door.settle(&parse(&headers, &receive(body).await?)?, &asker).await
     };
     let settled = settled.await;
     match settled {
@@ -313,18 +316,27 @@ async fn settle(
     }
 }
 
-/// Reads a body. What is wrong is told with its field.
-fn parse<T: DeserializeOwned>(
-    headers: &HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<T, Problem> {
-    let body = body.map_err(|error| {
-        if error.status() == StatusCode::PAYLOAD_TOO_LARGE {
+/// Receives a body, of a caller who may ask.
+async fn receive(body: Body) -> Result<Bytes, Problem> {
+    to_bytes(body, MAX_BODY).await.map_err(|error| {
+        let is_of = |is: fn(&(dyn Error + 'static)) -> bool| {
+            std::iter::successors(Some(&error as &(dyn Error + 'static)), |error| (*error).source()).any(is)
+        };
+        if is_of(<dyn Error>::is::<LengthLimitError>) {
             Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is longer than {MAX_BODY} bytes"))
+        } else if is_of(<dyn Error>::is::<NoRoom>) {
+            Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many long bodies are not complete yet: try again",
+            )
         } else {
             Problem::new(StatusCode::BAD_REQUEST, "the body did not arrive as a whole")
         }
-    })?;
+    })
+}
+
+/// Reads a body. What is wrong is told with its field.
+fn parse<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, Problem> {
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = content_type.split(';').next().unwrap_or_default().trim();
     if !essence.eq_ignore_ascii_case("application/json") {
@@ -334,8 +346,8 @@ fn parse<T: DeserializeOwned>(
             "the body is JSON: send content-type: application/json",
         ));
     }
-    let mut from = serde_json::Deserializer::from_slice(&body);
-    let parsed = serde_path_to_error::deserialize(&mut from).map_err(|error| {
+    let mut from = serde_json::Deserializer::from_slice(body);
+    let parsed = serde_path_to_error::deserialize::<_, Object<T>>(&mut from).map_err(|error| {
         let field = pointer(error.path());
         let detail = format!("the body is not valid: {}", in_words_of_json(&error.into_inner()));
         if field.is_empty() {
@@ -346,7 +358,7 @@ fn parse<T: DeserializeOwned>(
     })?;
     from.end()
         .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, format!("the body is not valid: {error}")))?;
-    Ok(parsed)
+    Ok(parsed.0)
 }
 
 /// Returns an error in the words of JSON.

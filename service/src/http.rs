@@ -19,7 +19,7 @@ use tower::ServiceExt as _;
 use crate::callers::{CallerNames, names_of};
 use crate::checks::{Checks, problem};
 use crate::grpc::{ConnectionAge, for_ever_or};
-use crate::incoming::Counted;
+use crate::incoming::{Counted, Room};
 use crate::metrics::Metrics;
 
 /// Time in which a client must send a head, also the next one of a connection.
@@ -40,6 +40,8 @@ pub(crate) struct HttpDoor {
     /// Whether certificates are looked at.
     has_callers: bool,
     names: CallerNames,
+    /// Room for bodies that are not complete.
+    room: Room,
 }
 
 impl HttpDoor {
@@ -50,7 +52,7 @@ impl HttpDoor {
             Some(json) => routes.merge(json),
             None => routes,
         };
-        Self { routes, metrics, has_callers, names: CallerNames::default() }
+        Self { routes, metrics, has_callers, names: CallerNames::default(), room: Room::new() }
     }
 
     /// Returns what answers, for a caller that has shown no certificate.
@@ -120,9 +122,9 @@ impl HttpDoor {
     }
 
     async fn answer(self, mut request: Request<Incoming>) -> Response<Body> {
-        let Self { routes, metrics, has_callers: _, names } = self;
+        let Self { routes, metrics, has_callers: _, names, room } = self;
         request.extensions_mut().insert(names);
-        let answering = guard(routes.oneshot(request.map(Body::new)));
+        let answering = guard(routes.oneshot(request.map(|body| Body::new(room.bound(body)))));
         match tokio::time::timeout(ANSWER_TIMEOUT, answering).await {
             Ok(Ok(Ok(response))) => response,
             Ok(Ok(Err(never))) => match never {},

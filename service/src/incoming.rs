@@ -105,6 +105,26 @@ impl Room {
     }
 }
 
+/// There is no room for another long question.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NoRoom;
+
+impl std::fmt::Display for NoRoom {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("too many long questions are not complete yet")
+    }
+}
+
+impl std::error::Error for NoRoom {}
+
+impl From<NoRoom> for Status {
+    fn from(error: NoRoom) -> Self {
+        let mut status = Self::resource_exhausted(error.to_string());
+        status.set_source(std::sync::Arc::new(error));
+        status
+    }
+}
+
 /// The body of a question.
 #[derive(Debug)]
 pub(crate) struct Bounded {
@@ -115,7 +135,7 @@ pub(crate) struct Bounded {
 }
 
 impl Bounded {
-    fn take(&mut self, bytes: usize) -> Result<(), Status> {
+    fn take(&mut self, bytes: usize) -> Result<(), NoRoom> {
         let free = FREE.saturating_sub(self.received).min(bytes);
         self.received += bytes;
         let needed = u32::try_from(bytes - free).unwrap_or(u32::MAX);
@@ -123,8 +143,7 @@ impl Bounded {
             return Ok(());
         }
         let more = self.room.0.clone().try_acquire_many_owned(needed);
-        let more =
-            more.map_err(|_| Status::resource_exhausted("too many long questions are not complete yet"))?;
+        let more = more.map_err(|_| NoRoom)?;
         match &mut self.taken {
             Some(taken) => taken.merge(more),
             None => self.taken = Some(more),

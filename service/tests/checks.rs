@@ -110,6 +110,7 @@ async fn a_request_is_checked_as_a_proxy_would_see_it_and_shares_the_counters_of
 async fn what_is_wrong_is_told_with_its_field_and_charges_nothing() {
     let running = Running::start(|_| {}).await;
     let long = "x".repeat(65_536);
+    let headers: serde_json::Map<_, _> = (0..25_000).map(|n| (format!("x-{n}"), json!("a"))).collect();
     for (body, status, field) in [
         (json!({}), 400, "/policy"),
         (json!({"policy": "shop/nothing", "limit": "a"}), 404, "/policy"),
@@ -154,7 +155,7 @@ async fn what_is_wrong_is_told_with_its_field_and_charges_nothing() {
         ),
         (
             json!({"policy": "shop/checkout", "limits": vec![json!({"limit": "everyone"}); 17]}),
-            422,
+            400,
             "/limits",
         ),
         (json!({"policy": "shop/llm", "limit": "streams", "key": ["a"]}), 422, "/limit"),
@@ -188,13 +189,20 @@ async fn what_is_wrong_is_told_with_its_field_and_charges_nothing() {
             404,
             "/checks/1/limits/0/policy",
         ),
+        // An array is no object, whatever it has.
         (json!([]), 400, "-"),
+        (json!(["other/single", "all", ["a"], 1, null, null, null, null, null, null]), 400, "-"),
+        (json!({"policy": "other/single", "reserve": [600]}), 400, "/reserve"),
+        (json!({"request": [null, "/"]}), 400, "/request"),
+        (json!({"checks": [["other/single"]]}), 400, "/checks/0"),
+        (json!({"request": {"url": "/", "headers": headers}}), 400, "/request/headers"),
         (json!("check"), 400, "-"),
     ] {
         assert_eq!(running.problem("/v1/check", body.clone()).await, (status, field.to_owned()), "{body}");
     }
     for (body, status, field) in [
         (json!({}), 400, "-"),
+        (json!(["AAAA", 0]), 400, "-"),
         (json!({"id": 7}), 400, "/id"),
         (json!({"id": ""}), 404, "/id"),
         (json!({"id": "AAAA"}), 404, "/id"),
@@ -220,6 +228,23 @@ async fn what_is_wrong_is_told_with_its_field_and_charges_nothing() {
     assert_eq!(status, 400);
     assert_eq!(running.left("other/single", "all", &[]).await, 2);
     assert_eq!(running.left("shop/checkout", "everyone", &[]).await, 7);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peek_says_of_a_cost_what_a_check_would() {
+    let running = Running::start(|_| {}).await;
+    let peek = |limit: &str, key: &[&str], cost: u64| json!({"policy": "shop/checkout", "limit": limit, "key": key, "cost": cost, "peek": true});
+    let watched = running.check(peek("watched", &[], 2)).await;
+    assert_eq!(watched["allowed"], true, "a limit in Shadow denies nothing: {watched}");
+    // Its burst is 3, of 10 a minute.
+    let spiky = ["192.0.2.1", "shop.example"];
+    let more = running.check(peek("spiky", &spiky, 4)).await;
+    assert_eq!((&more["allowed"], &more["limits"][0]["neverFits"]), (&json!(false), &json!(true)), "{more}");
+    let mut used = peek("spiky", &spiky, 2);
+    used["peek"] = json!(false);
+    running.check(used).await;
+    let later = running.check(peek("spiky", &spiky, 3)).await;
+    assert_eq!((&later["allowed"], later["limits"][0].get("neverFits")), (&json!(false), None), "{later}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -49,6 +49,23 @@ async fn a_reservation_is_settled_once_and_what_nobody_settles_stays_charged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_settlement_counts_by_the_rates_that_were_charged() {
+    let running = Running::start(|_| {}).await;
+    let headers = json!({"x-plan": "gold", "x-customer": "acme"});
+    let reserve =
+        json!({"policy": "shop/plans", "reserve": {}, "request": {"url": "/plans", "headers": headers}});
+    let mut left = 5000;
+    for used in [0, 400, 3000, 20] {
+        let answer = running.check(reserve.clone()).await;
+        assert_eq!(answer["limits"][0]["remaining"], left - 50, "{answer}");
+        assert!(running.settle(&id(&answer), Some(used)).await);
+        left -= used;
+    }
+    let answer = running.check(reserve).await;
+    assert_eq!(answer["limits"][0]["remaining"], left - 50, "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_denied_check_reserves_nothing() {
     let running = Running::start(|_| {}).await;
     let both = json!({

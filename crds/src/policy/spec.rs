@@ -56,7 +56,7 @@ const MIN_LEASED_REQUESTS: u64 = 50;
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.limits) || has(self.concurrency)").message("at least one of limits, concurrency must be set"))]
 #[x_kube(validation = Rule::new("!has(self.selector) || !has(self.targetRefs)").message("at most one of selector, targetRefs may be set"))]
-#[x_kube(validation = Rule::new("!has(self.enforcedBy) || self.enforcedBy.exists(e, e == 'Sidecar') || !(has(self.selector) || has(self.targetRefs) || has(self.concurrency))").message("selector, targetRefs and concurrency are for sidecars, which do not enforce this policy: add Sidecar to enforcedBy, or remove them"))]
+#[x_kube(validation = Rule::new("!has(self.enforcedBy) || self.enforcedBy.exists(e, e == 'Sidecar') || !(has(self.selector) || has(self.targetRefs) || has(self.concurrency) && self.concurrency.exists(c, has(c.adaptive)))").message("selector, targetRefs and adaptive concurrency are for sidecars, which do not enforce this policy: add Sidecar to enforcedBy, or remove them"))]
 #[x_kube(validation = Rule::new("!has(self.limits) || !has(self.concurrency) || self.concurrency.all(c, self.limits.all(l, l.name != c.name))").message("names must be unique among limits and concurrency together"))]
 pub struct RateLimitPolicySpec {
     /// Labels of the pods of this namespace that the policy applies to. Without `selector` and `targetRefs` it applies to

@@ -239,6 +239,11 @@ impl ActiveLimit {
         &self.rate_sets[usize::from(index)]
     }
 
+    /// Returns the rates with this index, or the base rates if there are none.
+    pub(crate) fn rates_or_base(&self, index: u16) -> &EffectiveRates {
+        self.rate_sets.get(usize::from(index)).unwrap_or_else(|| self.base())
+    }
+
     /// Returns the plans of all sets of rates, which count in the same counters.
     pub(crate) fn plans(&self) -> Vec<Arc<LimitPlan>> {
         self.rate_sets.iter().map(|rates| rates.plan.clone()).collect()

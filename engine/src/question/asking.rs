@@ -17,17 +17,15 @@ use tokio::time::{Instant as Deadline, timeout_at};
 
 use crate::limit::correction::{Correction, spawn};
 use crate::limit::denial_log::{DenialLog, DeniedRequest};
+use crate::limit::index::LimitIndex;
 use crate::limit::matching::unix_seconds;
 use crate::limit::snapshot::Snapshot;
-use crate::question::counters::{Checked, Groups, Use};
-use crate::question::settlement::{Open, Settled, counters_of, settle};
+use crate::question::counters::{Checked, Groups, Use, strict};
+use crate::question::settlement::{Open, Settled, begin, counters_of, settle};
 use crate::question::status::{CurrentLimit, Outcome, Status};
 use crate::question::token::{Entry, Issued};
 use crate::stores::limiter_handle::LimiterHandle;
 use crate::traceparent::trace_of;
-
-/// Longest time in which the reservations of a question are given back that is denied.
-const LONGEST_GIVE_UP: Duration = Duration::from_secs(2);
 
 /// The counters of a call.
 type Counters = SmallVec<[PlannedCounter; 2]>;
@@ -107,6 +105,8 @@ impl Asking<'_> {
     pub(crate) async fn decide(&self, groups: Groups, budget: Duration, findings: &mut Findings) {
         let deadline = Deadline::now() + budget;
         let Groups { asked, alone, is_denied, .. } = groups.sorted();
+        let reserved = asked.iter().chain(&alone).filter_map(|one| self.reserved(one)).collect();
+        let mut unheard = Unheard { snapshot: self.snapshot, reserved };
         let admitted = if alone.is_empty() {
             self.ask(&asked, is_denied, deadline, findings).await
         } else {
@@ -117,6 +117,7 @@ impl Asking<'_> {
             }
             admitted
         };
+        unheard.reserved.clear();
         if !admitted && !self.is_shadow {
             // Limits in Shadow have reserved something for a request that is denied.
             self.give_up(findings.reservation.take());
@@ -183,13 +184,17 @@ impl Asking<'_> {
     /// Settles a reservation of a question that is denied, as if nothing had been used.
     fn give_up(&self, reservation: Option<Issued>) {
         let Some(token) = reservation.and_then(|issued| issued.token()) else { return };
-        let snapshot = self.snapshot.clone();
-        spawn(async move {
-            let deadline = Deadline::now() + LONGEST_GIVE_UP;
-            for open in counters_of(&snapshot, &token) {
-                let _ = settle(&snapshot, &open, Some(0), deadline).await;
-            }
-        });
+        for open in counters_of(self.snapshot, &token) {
+            // Without room for it, what was reserved stays charged.
+            let _ = begin(self.snapshot, open, Some(0), drop);
+        }
+    }
+
+    /// Returns what a call may have reserved in a counter.
+    fn reserved(&self, one: &Checked) -> Option<Open> {
+        let PlannedCounter { limit: plan, key, cost } = one.counter.clone();
+        let number = self.number.filter(|_| matches!(one.what, Use::Reserve(_)) && cost > 0)?;
+        Some(Open { limit: one.limit, plan, key, number: Some(number), overflowed: false })
     }
 
     /// Returns what takes the reservation of this question.
@@ -216,7 +221,8 @@ impl Asking<'_> {
             let policy = &self.snapshot.policies[usize::from(one.limit.policy)];
             let issued = findings.reservation.get_or_insert_with(|| Issued::new(number));
             let scope = &one.counter.limit.spec.scope;
-            issued.add(self.snapshot.secret(policy), scope, one.counter.key, decided.charged);
+            let rates = one.limit.rates;
+            issued.add(self.snapshot.secret(policy), scope, one.counter.key, rates, decided.charged);
         }
     }
 
@@ -295,8 +301,18 @@ impl Asking<'_> {
         deadline: Deadline,
     ) -> Result<Decided, &'static str> {
         let PlannedCounter { limit: plan, key, cost } = one.counter.clone();
-        let open = Open { limit: one.limit, plan, key, id };
-        let found = match settle(self.snapshot, &open, Some(cost), deadline).await {
+        let (number, entry) = id.unzip();
+        let (limit, plan) = match entry {
+            // The rates that it was charged by, if the policy still has them.
+            Some(entry) => {
+                let limit = LimitIndex { rates: entry.rates, ..one.limit };
+                (limit, strict(&self.snapshot.limit(limit).rates_or_base(entry.rates).plan))
+            }
+            None => (one.limit, plan),
+        };
+        let overflowed = entry.is_some_and(|entry| entry.overflowed());
+        let open = Open { limit, plan, key, number, overflowed };
+        let found = match settle(self.snapshot, open, Some(cost), deadline).await {
             Ok(settled) => settled != Settled::NotFound,
             Err(error) => return Err(error.as_str()),
         };
@@ -332,6 +348,13 @@ impl Asking<'_> {
     fn record(&self, one: &Checked, result: Result<Decided, &'static str>, findings: &mut Findings) {
         let active = self.snapshot.limit(one.limit);
         let metrics = &active.metrics;
+        let is_unknown = match &result {
+            Ok(decided) => decided.failure.is_some() && !decided.is_listed,
+            Err(_) => true,
+        };
+        if let (true, Some(open)) = (is_unknown, self.reserved(one)) {
+            let _ = begin(self.snapshot, open, Some(0), drop);
+        }
         let rates = &one.counter.limit.spec.rates;
         let Some(mut rate) = rates.first() else { return };
         let (mut place, mut retry_after) = (0, None);
@@ -440,6 +463,20 @@ impl Asking<'_> {
             path: None,
             trace: trace_of(self.headers),
         });
+    }
+}
+
+/// Reservations of a question that nobody may wait for any longer. They are settled then, as if nothing had been used.
+struct Unheard<'a> {
+    snapshot: &'a Arc<Snapshot>,
+    reserved: Vec<Open>,
+}
+
+impl Drop for Unheard<'_> {
+    fn drop(&mut self) {
+        for open in self.reserved.drain(..) {
+            let _ = begin(self.snapshot, open, Some(0), drop);
+        }
     }
 }
 

@@ -49,12 +49,12 @@ impl Status {
         Self { limit, reset_seconds, ..Self::without_limit(outcome, 0, is_quota) }
     }
 
-    /// Compares what is left with a cost, which was not charged.
-    pub(crate) fn compare(&mut self, cost: u64) {
+    /// Compares what is left with a cost, which was not charged. `capacity` is the greatest cost that the limit ever admits, and
+    /// `denied` the outcome without room.
+    pub(crate) fn compare(&mut self, cost: u64, capacity: u64, denied: Outcome) {
         if self.outcome == Outcome::WithinLimit && self.left < cost {
-            self.outcome = Outcome::OverLimit;
-            let fits = self.limit.as_ref().is_some_and(|limit| cost <= limit.requests);
-            self.retry_after_seconds = fits.then(|| self.reset_seconds.max(1));
+            self.outcome = denied;
+            self.retry_after_seconds = (cost <= capacity).then(|| self.reset_seconds.max(1));
         }
     }
 

@@ -16,8 +16,8 @@ use crate::limit::index::ScopeHash;
 const VERSION: u8 = 1;
 /// Bytes before the limits: the version and the number.
 const HEAD: usize = 7;
-/// Bytes of a limit: its scope, its key, flags, and the code.
-const ENTRY: usize = 8 + 16 + 1 + 8;
+/// Bytes of a limit: its scope, its key, flags, which of its rates apply, and the code.
+const ENTRY: usize = 8 + 16 + 1 + 2 + 8;
 /// Longest text of an id.
 const MAX_TEXT: usize = (HEAD + ENTRY * MAX_COUNTERS) * 4 / 3 + 4;
 /// Keeps codes apart from keys, whose parts begin with other bytes.
@@ -45,6 +45,8 @@ pub(crate) struct Entry {
     pub(crate) scope: ScopeHash,
     pub(crate) key: KeyHash,
     flags: u8,
+    /// Index of the rates that it was charged by.
+    pub(crate) rates: u16,
     code: u64,
 }
 
@@ -56,12 +58,20 @@ impl Issued {
     }
 
     /// Adds a counter that was charged.
-    pub(crate) fn add(&mut self, secret: &KeySecret, scope: &str, key: KeyHash, charged: Reservation) {
+    pub(crate) fn add(
+        &mut self,
+        secret: &KeySecret,
+        scope: &str,
+        key: KeyHash,
+        rates: u16,
+        charged: Reservation,
+    ) {
         let flags = if matches!(charged, Reservation::Overflow(_)) { OVERFLOWED } else { 0 };
         self.bytes.extend_from_slice(&ScopeHash::of(scope).get().to_be_bytes());
         self.bytes.extend_from_slice(&key.0.to_be_bytes());
         self.bytes.push(flags);
-        let code = code(secret, self.number, scope, key, flags);
+        self.bytes.extend_from_slice(&rates.to_be_bytes());
+        let code = code(secret, self.number, scope, key, (flags, rates));
         self.bytes.extend_from_slice(&code.to_be_bytes());
     }
 
@@ -103,7 +113,8 @@ impl Token {
                 scope: ScopeHash::new(number(&bytes[..8])),
                 key: KeyHash(key),
                 flags: bytes[24],
-                code: number(&bytes[25..]),
+                rates: u16::from_be_bytes([bytes[25], bytes[26]]),
+                code: number(&bytes[27..]),
             }
         };
         Some(Self { number: holder, entries: entries.iter().map(entry).collect() })
@@ -124,17 +135,19 @@ impl Token {
 impl Entry {
     /// Reports whether the service has made the entry.
     pub(crate) fn is_authentic(&self, secret: &KeySecret, number: Holder, scope: &str) -> bool {
-        code(secret, number, scope, self.key, self.flags) == self.code
+        code(secret, number, scope, self.key, (self.flags, self.rates)) == self.code
     }
 
-    /// Returns where the charge went that was made at this instant.
-    pub(crate) fn charged(&self, at: u64) -> Reservation {
-        if self.flags & OVERFLOWED == 0 { Reservation::Store(at) } else { Reservation::Overflow(at) }
+    /// Reports whether the charge went to the counter that new keys share.
+    pub(crate) fn overflowed(&self) -> bool {
+        self.flags & OVERFLOWED != 0
     }
 }
 
-fn code(secret: &KeySecret, number: Holder, scope: &str, key: KeyHash, flags: u8) -> u64 {
-    secret.code(KIND, &[&number.get().to_be_bytes(), &key.0.to_be_bytes(), &[flags], scope.as_bytes()])
+fn code(secret: &KeySecret, number: Holder, scope: &str, key: KeyHash, (flags, rates): (u8, u16)) -> u64 {
+    let [high, low] = rates.to_be_bytes();
+    let charge = [flags, high, low];
+    secret.code(KIND, &[&number.get().to_be_bytes(), &key.0.to_be_bytes(), &charge, scope.as_bytes()])
 }
 
 fn number(bytes: &[u8]) -> u64 {
@@ -148,8 +161,8 @@ mod tests {
     fn issued() -> (Issued, KeySecret) {
         let secret = KeySecret::new([7; 16]);
         let mut issued = Issued::new(Holder::new((1 << 48) - 2).unwrap());
-        issued.add(&secret, "shop/p/a", KeyHash(1 << 100 | 5), Reservation::Store(9));
-        issued.add(&secret, "shop/p/b", KeyHash(6), Reservation::Overflow(9));
+        issued.add(&secret, "shop/p/a", KeyHash(1 << 100 | 5), 0, Reservation::Store(9));
+        issued.add(&secret, "shop/p/b", KeyHash(6), 300, Reservation::Overflow(9));
         (issued, secret)
     }
 
@@ -159,9 +172,9 @@ mod tests {
         let token = Token::parse(issued.to_text().as_bytes()).unwrap();
         assert_eq!(token.number.get(), (1 << 48) - 2);
         let first = token.entry(&secret, "shop/p/a", KeyHash(1 << 100 | 5)).unwrap();
-        assert_eq!(first.charged(3), Reservation::Store(3));
+        assert_eq!((first.overflowed(), first.rates), (false, 0));
         let second = token.entry(&secret, "shop/p/b", KeyHash(6)).unwrap();
-        assert_eq!(second.charged(3), Reservation::Overflow(3));
+        assert_eq!((second.overflowed(), second.rates), (true, 300));
         assert_eq!(token.entry(&secret, "shop/p/b", KeyHash(7)), None);
         assert_eq!(token.entry(&secret, "shop/p/c", KeyHash(6)), None);
         assert_eq!(token.entry(&KeySecret::new([8; 16]), "shop/p/b", KeyHash(6)), None);

@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::checks::json::{list, object, objects};
+
 /// A check: limits that it names with the keys of clients, or a request. All its limits admit it, or none is charged.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object")]
@@ -17,6 +19,7 @@ pub(crate) struct CheckBody {
     /// Name of the limit. It may be left out if the policy has one alone.
     pub(crate) limit: Option<String>,
     /// The client: the value of each part of the limit's key, in their order. A value may be written as requests have it.
+    #[serde(default, deserialize_with = "list::<_, _, 16>")]
     #[schemars(length(max = 16))]
     pub(crate) key: Option<Vec<String>>,
     /// The cost. Default: 1; with `reserve` what the policy reserves (`cost.response.reserve`), if it does. A cost of 0 is allowed if 1
@@ -24,17 +27,21 @@ pub(crate) struct CheckBody {
     #[schemars(range(min = 0, max = 1_099_511_627_776_u64))]
     pub(crate) cost: Option<u64>,
     /// Several limits, in place of one: all are charged, or none.
+    #[serde(default, deserialize_with = "objects::<_, _, 16>")]
     #[schemars(length(min = 1, max = 16))]
     pub(crate) limits: Option<Vec<NamedLimitBody>>,
     /// A request, as a proxy would see it, in place of limits: those that match it are checked.
+    #[serde(default, deserialize_with = "object")]
     pub(crate) request: Option<RequestBody>,
     /// The namespace whose policies a `request` is checked by, in place of one policy.
     pub(crate) namespace: Option<String>,
     /// Whether the limits are only looked at. Nothing is charged.
     pub(crate) peek: Option<bool>,
     /// The cost is charged in advance, and settled by the id in the answer.
+    #[serde(default, deserialize_with = "object")]
     pub(crate) reserve: Option<ReserveBody>,
     /// Many checks, in place of one. Each is answered for itself, in their order.
+    #[serde(default, deserialize_with = "objects::<_, _, 100>")]
     #[schemars(length(min = 1, max = 100))]
     pub(crate) checks: Option<Vec<CheckBody>>,
 }
@@ -49,6 +56,7 @@ pub(crate) struct NamedLimitBody {
     /// Name of the limit. It may be left out if the policy has one alone.
     pub(crate) limit: Option<String>,
     /// The client: the value of each part of the limit's key, in their order. Default: that of the check.
+    #[serde(default, deserialize_with = "list::<_, _, 16>")]
     #[schemars(length(max = 16))]
     pub(crate) key: Option<Vec<String>>,
     /// The cost. Default: that of the check.

@@ -9,6 +9,9 @@ use sluice_config::RequestAttributes;
 use crate::checks::body::{HeaderBody, RequestBody};
 use crate::checks::problem::Problem;
 
+/// Most headers of a request.
+const MAX_HEADERS: usize = 256;
+
 /// A request, read from a body.
 pub(super) struct ReadRequest {
     method: Method,
@@ -45,6 +48,9 @@ impl ReadRequest {
                 let value =
                     HeaderValue::from_str(value).or_else(|_| HeaderValue::from_bytes(value.as_bytes()));
                 let value = value.map_err(|_| wrong(&field, "no header has such a value"))?;
+                if headers.len() >= MAX_HEADERS {
+                    return Err(wrong("headers", "a request has at most 256 headers"));
+                }
                 headers.append(parsed.clone(), value);
             }
         }

@@ -68,6 +68,21 @@ spec:
 ---
 apiVersion: sluice.dev/v1alpha1
 kind: RateLimitPolicy
+metadata: {name: plans, namespace: shop}
+spec:
+  enforcedBy: [Service]
+  limits:
+  - name: per-plan
+    matches: [{path: {exact: /plans}}]
+    rates: [{requests: 100, per: 1h}]
+    tiers:
+    - {name: gold, matches: [{headers: [{name: x-plan, exact: gold}]}], rates: [{requests: 5000, per: 1h}]}
+    algorithm: {tokenBucket: {}}
+    cost: {response: {reserve: 50, reported: {}}}
+    key: {parts: [{header: {name: x-customer}}]}
+---
+apiVersion: sluice.dev/v1alpha1
+kind: RateLimitPolicy
 metadata: {name: single, namespace: other}
 spec:
   enforcedBy: [Service]

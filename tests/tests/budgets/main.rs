@@ -1,9 +1,11 @@
-//! Budgets of tokens that concurrent requests cannot overspend: real Envoys with the configuration of `examples/`, an API of language
-//! models that streams, `sluice serve` and a real Redis. `SLUICE_ENVOY` is the path of Envoy, as bench/tools/install.sh prints it.
+//! Budgets of tokens that concurrent requests cannot overspend, and slots of users: real Envoys with the configuration of `examples/`,
+//! an API of language models that streams, `sluice serve` and a real Redis. `SLUICE_ENVOY` is the path of Envoy, as
+//! bench/tools/install.sh prints it.
 
 mod models;
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::future::join_all;
 use models::Models;
@@ -19,10 +21,36 @@ use tokio::net::TcpStream;
 const BUDGET: u64 = 10_000;
 const RESERVE: u64 = 1_000;
 
+/// An example, and the limit in it that the test looks at.
+struct Example {
+    policy: &'static str,
+    envoy: &'static str,
+    name: &'static str,
+    limit: &'static str,
+    quota: u64,
+}
+
+const TOKENS: Example = Example {
+    policy: "llm-budgets.yaml",
+    envoy: "envoy/llm-budgets.yaml",
+    name: "shop/tokens",
+    limit: "tokens-per-user",
+    quota: BUDGET,
+};
+
+const STREAMS: Example = Example {
+    policy: "concurrency-service.yaml",
+    envoy: "envoy/concurrency.yaml",
+    name: "shop/streams",
+    limit: "per-user",
+    quota: 2,
+};
+
 /// `sluice serve` with the policy of the example, whose windows are days so that none ends during a test.
 struct Service {
     http: String,
     grpc: u16,
+    example: &'static Example,
     admin: String,
     _process: Process,
     _folder: TempDir,
@@ -34,10 +62,9 @@ fn example(name: &str) -> String {
 }
 
 impl Service {
-    async fn start(redis: &Redis) -> Self {
+    async fn start(redis: &Redis, of: &'static Example) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let policy =
-            example("llm-budgets.yaml").replace("per: 1m}]", "per: 24h}]\n    algorithm: {fixedWindow: {}}");
+        let policy = example(of.policy).replace("per: 1m}]", "per: 24h}]\n    algorithm: {fixedWindow: {}}");
         let file = folder.path().join("policy.yaml");
         std::fs::write(&file, policy).unwrap();
         let [grpc, http, admin] = [(); 3].map(|()| free_port());
@@ -52,8 +79,14 @@ impl Service {
         let log = folder.path().join("log");
         let process = Process::start(&binary("sluice"), &arguments, &[], &log, "TERM");
         let address = |port| format!("127.0.0.1:{port}");
-        let service =
-            Self { http: address(http), grpc, admin: address(admin), _process: process, _folder: folder };
+        let service = Self {
+            http: address(http),
+            grpc,
+            example: of,
+            admin: address(admin),
+            _process: process,
+            _folder: folder,
+        };
         until("the service answers", async || {
             TcpStream::connect(&service.http).await.ok()?;
             let answer = service.try_used("nobody").await?;
@@ -63,21 +96,21 @@ impl Service {
         service
     }
 
-    /// Returns how many tokens of a user are charged; `None` while the store does not answer.
+    async fn post(&self, path: &str, body: &Value) -> Option<Value> {
+        let response = send(&self.http, post(path, body).as_bytes()).await;
+        serde_json::from_str(&response.body).ok()
+    }
+
+    /// Returns what is charged to a user; `None` while the store does not answer.
     async fn try_used(&self, user: &str) -> Option<u64> {
-        let peek = json!({"policy": "shop/tokens", "limit": "tokens-per-user", "key": [user], "peek": true});
-        let body = peek.to_string();
-        let request = format!(
-            "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        let response = send(&self.http, request.as_bytes()).await;
-        let answer: Value = serde_json::from_str(&response.body).ok()?;
+        let Example { name, limit, quota, .. } = self.example;
+        let peek = json!({"policy": name, "limit": limit, "key": [user], "peek": true});
+        let answer = self.post("/v1/check", &peek).await?;
         if answer.get("storeFailure").is_some() {
             return None;
         }
         let left = answer["limits"][0]["remaining"].as_u64()?;
-        Some(BUDGET.saturating_sub(left))
+        Some(quota.saturating_sub(left))
     }
 
     /// Waits until this number of tokens is charged to a user. Reports arrive after the responses.
@@ -104,7 +137,10 @@ impl Envoy {
             std::env::var("SLUICE_ENVOY").expect("SLUICE_ENVOY is the path of Envoy: run `make test`");
         let folder = tempfile::tempdir().unwrap();
         let [listen, admin] = [(); 2].map(|()| free_port());
-        let mut yaml = example("envoy/llm-budgets.yaml");
+        let mut yaml = example(service.example.envoy);
+        // On a busy machine, an answer of Redis may take longer than users wait.
+        assert_eq!(yaml.matches("timeout: 0.5s").count(), 1);
+        yaml = yaml.replace("timeout: 0.5s", "timeout: 30s");
         for (port, own) in [(9901, admin), (10_000, listen), (8000, models.port), (8081, service.grpc)] {
             let (before, after) = (format!("port_value: {port}}}"), format!("port_value: {own}}}"));
             assert_eq!(yaml.matches(&before).count(), 1, "{before}");
@@ -161,6 +197,14 @@ impl Exchange {
     }
 }
 
+fn post(path: &str, body: &Value) -> String {
+    let body = body.to_string();
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
 fn stream(tokens: u64) -> Value {
     json!({"stream": true, "tokens": tokens, "held": true})
 }
@@ -168,7 +212,7 @@ fn stream(tokens: u64) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_fifty_concurrent_requests_ten_pass_through_two_envoys() {
     let (redis, models) = (Redis::start().await, Models::start().await);
-    let service = Service::start(&redis).await;
+    let service = Service::start(&redis, &TOKENS).await;
     let envoys = [Envoy::start(&models, &service).await, Envoy::start(&models, &service).await];
     let asked = join_all((0..50).map(|n| envoys[n % 2].ask("alice", stream(400)))).await;
     let (passed, denied): (Vec<_>, Vec<_>) = asked.into_iter().partition(|one| one.status == 200);
@@ -190,7 +234,7 @@ async fn of_fifty_concurrent_requests_ten_pass_through_two_envoys() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_response_has_used_is_charged_and_what_nobody_reports_costs_the_reserve() {
     let (redis, models) = (Redis::start().await, Models::start().await);
-    let service = Service::start(&redis).await;
+    let service = Service::start(&redis, &TOKENS).await;
     let envoy = Envoy::start(&models, &service).await;
     for (user, body, status, used) in [
         ("json", json!({"tokens": 250}), 200, 250),
@@ -223,7 +267,7 @@ async fn what_a_response_has_used_is_charged_and_what_nobody_reports_costs_the_r
 async fn killed_envoys_and_servers_never_make_more_room() {
     let mut redis = Redis::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
     let models = Models::start().await;
-    let service = Service::start(&redis).await;
+    let service = Service::start(&redis, &TOKENS).await;
     let [mut killed, envoy] = [Envoy::start(&models, &service).await, Envoy::start(&models, &service).await];
     let open = join_all((0..3).map(|_| killed.ask("alice", stream(400)))).await;
     assert!(open.iter().all(|one| one.status == 200));
@@ -243,4 +287,45 @@ async fn killed_envoys_and_servers_never_make_more_room() {
         one.end().await;
     }
     service.until_used("alice", 3 * RESERVE + 7 * 100).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_has_two_streams_at_a_time_through_two_envoys() {
+    let (redis, models) = (Redis::start().await, Models::start().await);
+    let service = Service::start(&redis, &STREAMS).await;
+    let envoys = [Envoy::start(&models, &service).await, Envoy::start(&models, &service).await];
+    // Clients that leave in mid-stream, and come again.
+    let open = AtomicUsize::new(0);
+    let admitted = AtomicUsize::new(0);
+    let client = async |n: usize| {
+        for turn in 0..20 {
+            let one = envoys[(n + turn) % 2].ask("alice", stream(1)).await;
+            if one.status == 200 {
+                let others = open.fetch_add(1, Ordering::SeqCst);
+                assert!(others < 2, "{} streams are open", others + 1);
+                admitted.fetch_add(1, Ordering::SeqCst);
+                tokio::task::yield_now().await;
+                open.fetch_sub(1, Ordering::SeqCst);
+            } else {
+                assert_eq!(one.status, 429);
+            }
+        }
+    };
+    join_all((0..8).map(client)).await;
+    service.until_used("alice", 0).await;
+    // A slot comes back at the end of a stream too.
+    let asked = join_all((0..6).map(|n| envoys[n % 2].ask("alice", stream(1)))).await;
+    let (passed, denied): (Vec<_>, Vec<_>) = asked.into_iter().partition(|one| one.status == 200);
+    assert_eq!((passed.len(), denied.len()), (2, 4));
+    models.release();
+    for one in passed {
+        one.end().await;
+    }
+    service.until_used("alice", 0).await;
+    let all = admitted.load(Ordering::SeqCst) + 2;
+    assert!(all > 2, "each slot was used once only");
+    for event in ["made", "settled"] {
+        let line = format!("sluice_reservations_total{{event=\"{event}\"}} {all}\n");
+        until(&line, async || service.metrics().await.contains(&line).then_some(())).await;
+    }
 }
