@@ -34,6 +34,7 @@ const BUCKET: u64 = 3072;
 const WARM_UP: u64 = 3584;
 const CONCURRENCY: u64 = 4608;
 const BLOCK: u64 = 5120;
+const RESERVATIONS: u64 = 5632;
 
 /// Encodes numbers as a MessagePack array.
 fn packed(numbers: &[u64]) -> Vec<u8> {
@@ -69,6 +70,11 @@ fn settled(kind: u64, requests: u64, parameters: [u64; 5]) -> Vec<u64> {
 fn resets(times: usize) -> Vec<u64> {
     let limit = [FAR, 1, 1, 1000, 60_000, 10, tag(SLIDING)];
     limit.into_iter().chain([4, 1, 1].repeat(times)).collect()
+}
+
+/// Returns the arguments that take the oldest reservation of a key so many times.
+fn taken(times: usize) -> Vec<u64> {
+    [FAR, 0].into_iter().chain([6, 1, 0].repeat(times)).collect()
 }
 
 /// Returns a group of plain checks.
@@ -131,11 +137,14 @@ async fn absurd_numbers_are_refused_without_memory_and_change_nothing() {
         ("a warm-up", checked(WARM_UP, 10, [1000, 2, 100, 0, 0])),
         ("a concurrency limit", checked(CONCURRENCY, 10, [1, 1000, 0, 0, 0])),
         ("a block", checked(BLOCK, 10, [1000, 1000, 0, 0, 0])),
+        ("a reservation", checked(RESERVATIONS, MAX_COUNT, [1, 1000, 0, 0, 0])),
         ("a settlement", settled(SLIDING, 10, [0, 10, 0, 0, 0])),
         ("a settlement of a log", settled(LOG, 10, [0, 0, 0, 0, 0])),
         ("a settlement of a bucket", settled(BUCKET, 10, [0, 0, 100, 0, 1000])),
         ("a reset", resets(1)),
         ("resets", resets(MAX_COUNTERS * MAX_RATES)),
+        ("the taking of a reservation", taken(1)),
+        ("takings", taken(MAX_COUNTERS * MAX_RATES)),
     ];
     // All of them are valid before a number is changed.
     for (what, numbers) in &general {
@@ -194,7 +203,12 @@ async fn absurd_numbers_are_refused_without_memory_and_change_nothing() {
         ("more slots", with(valid.clone(), 6, tag(SIXTY_SLOTS + 8))),
         ("slots that do not divide the period", with(valid.clone(), 6, 1001 << 13 | 528)),
         ("the record of a soft rate", with(valid.clone(), 6, tag(4096))),
-        ("another layout", with(valid.clone(), 6, tag(5632))),
+        ("another layout", with(valid.clone(), 6, tag(6144))),
+        ("a reservation of nobody", checked(RESERVATIONS, MAX_COUNT, [0, 1000, 0, 0, 0])),
+        ("a reservation without time", checked(RESERVATIONS, MAX_COUNT, [1, 0, 0, 0, 0])),
+        ("more takings", taken(MAX_COUNTERS * MAX_RATES + 1)),
+        ("a taking from another key", vec![FAR, 0, 6, 2, 1]),
+        ("a taking by a longer id", vec![FAR, 0, 6, 1, 1 << 48]),
         ("more callers", with(valid.clone(), 9, MAX_ACQUIRED + 1)),
         ("a larger cost", with(valid.clone(), 11, MAX_COUNT + 2)),
         ("a reset of more numbers", with(valid.clone(), 7, 4)),

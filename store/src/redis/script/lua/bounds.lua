@@ -50,6 +50,7 @@ local bounds_of = {
   [3584] = {MAX_COUNT, 1, 3600000000, 2, 100, 0, FURTHEST, 0, 0, 0, 0},
   [4608] = {1000000, 0, 281474976710655, 0, MAX_PERIOD, 0, 0, 0, 0, 0, 0},
   [5120] = {1000, 1, MAX_PERIOD, 1, MAX_PERIOD, 0, 0, 0, 0, 0, 0},
+  [5632] = {MAX_COUNT, 1, 281474976710655, 1, MAX_PERIOD, 0, 0, 0, 0, 0, 0},
 }
 
 -- Returns the bounds of a rate, or nothing if it cannot be one.
@@ -65,7 +66,7 @@ end
 
 local function refuse_general(keys, a)
   local size, limits, p = #a, a[2] or 0, 3
-  if not (a[1] >= 0 and a[1] <= 9007199254740992) then return REFUSED end
+  if not (a[1] >= 0 and a[1] <= 9007199254740992 and limits >= 0) then return REFUSED end
   -- The first rate of each limit, and the bounds of all rates.
   local first_rate, bounds, rates = {1}, {}, 0
   for limit = 1, limits do
@@ -102,6 +103,12 @@ local function refuse_general(keys, a)
       local limit = a[p + 2]
       records = records + 1
       if not keys[a[p + 1]] or not first_rate[limit] or not first_rate[limit + 1] or records > MAX_RECORDS then return REFUSED end
+      p = p + 3
+    elseif operation == 6 then
+      counters = 0
+      local id = a[p + 2]
+      records = records + 1
+      if not (keys[a[p + 1]] and id >= 0 and id <= 281474976710655 and records <= MAX_RECORDS) then return REFUSED end
       p = p + 3
     else
       return REFUSED
