@@ -14,7 +14,7 @@ use sluice_tests::client::{get, send};
 use sluice_tests::components::{ControlClient, Operator, Prometheus, Redis, Service, Sidecar};
 use sluice_tests::kubernetes::{ControlPlane, TestNamespace};
 use sluice_tests::metrics_table::rows;
-use sluice_tests::process::repository_root;
+use sluice_tests::process::{Process, binary, free_port, repository_root};
 use sluice_tests::wait::until;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
@@ -80,6 +80,7 @@ fn scrape_configs(
     operator: &Operator,
     sidecars: &[(&str, &Sidecar)],
     service: &Service,
+    checks: &str,
 ) -> Value {
     let operator = operator.admin_url.trim_start_matches("http://");
     let sidecars = sidecars.iter().map(|(pod, sidecar)| {
@@ -89,7 +90,7 @@ fn scrape_configs(
         {"job_name": "operator", "static_configs": [{"targets": [operator], "labels": {"namespace": "sluice-system"}}]},
         {"job_name": "sidecars", "static_configs": sidecars.collect::<Vec<_>>()},
         {"job_name": "service", "static_configs": [{
-            "targets": [service.at(service.admin)], "labels": {"namespace": namespace.name, "pod": "limits-0"},
+            "targets": [service.at(service.admin), checks], "labels": {"namespace": namespace.name, "pod": "limits-0"},
         }]},
     ])
 }
@@ -221,6 +222,18 @@ async fn every_panel_of_the_dashboards_has_data_and_every_alert_uses_metrics_tha
     namespace.wait_for("kinds", "Programmed", "True Programmed").await;
     cause_rare_events(&operator, &sidecar, &without_application).await;
     let service = Service::start(RULES, &redis).await;
+    let [grpc, checks, admin_of_checks] = [(); 3].map(|()| format!("127.0.0.1:{}", free_port()));
+    let policy = repository_root().join("examples/checks.yaml");
+    let arguments = [
+        "serve".to_owned(),
+        format!("--policy={}", policy.display()),
+        format!("--store={}", redis.url),
+        format!("--grpc={grpc}"),
+        format!("--http={checks}"),
+        format!("--admin={admin_of_checks}"),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let _of_checks = Process::start(&binary("sluice"), &arguments, &[], &folder.path().join("log"), "TERM");
     let sidecar = Arc::new(sidecar);
     let targets = [("one", &*sidecar), ("two", &without_application)];
     let traffic = tokio::spawn({
@@ -237,6 +250,14 @@ async fn every_panel_of_the_dashboards_has_data_and_every_alert_uses_metrics_tha
                     );
                     send(&service, (head + &question).as_bytes()).await;
                 }
+                // A check of a policy that there is not takes time too.
+                let check = json!({"policy": "shop/nothing"}).to_string();
+                let length = check.len();
+                let head = format!(
+                    "POST /v1/check HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json\r\n\
+                     content-length: {length}\r\n\r\n"
+                );
+                send(&checks, (head + &check).as_bytes()).await;
                 for client in ["alice", "bob", "carol", "queue"] {
                     get(&sidecar.address, "/", &[("x-client", client)]).await;
                 }
@@ -244,7 +265,8 @@ async fn every_panel_of_the_dashboards_has_data_and_every_alert_uses_metrics_tha
         }
     });
 
-    let prometheus = Prometheus::start(scrape_configs(&namespace, &operator, &targets, &service)).await;
+    let prometheus =
+        Prometheus::start(scrape_configs(&namespace, &operator, &targets, &service, &admin_of_checks)).await;
     let (panels, variables) = dashboard_queries();
     assert!(panels.len() > 50 && variables.len() == 5, "{} panels, {variables:?}", panels.len());
     let mut missing = panels;
