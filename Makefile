@@ -4,6 +4,8 @@ SHELL := /bin/bash
 CARGO ?= cargo
 # The documentation is for readers of the source, and some of it is printed by --help.
 DOC_ALLOWS := -A rustdoc::private_intra_doc_links -A rustdoc::bare_urls
+# For what runs once: no line tables, and the crates that tests need optimized are not.
+QUICKLY := --config profile.dev.debug=false --config profile.dev.package.sluice-limiter.opt-level=0 --config profile.dev.package.sluice-store.opt-level=0
 # bench/ is a workspace of its own.
 BENCH := --manifest-path bench/Cargo.toml
 
@@ -13,8 +15,7 @@ help: ## List the targets
 
 .PHONY: demo
 demo: ## Show rate limits at work, without a cluster and without Redis
-	@$(CARGO) build -q -p sluice --bin sluice
-	@$(CARGO) run -q -p sluice --example demo
+	@$(CARGO) run -q $(QUICKLY) -p sluice --no-default-features -- demo --policy examples/demo.yaml
 
 .PHONY: build
 build: ## Build all binaries

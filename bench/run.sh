@@ -13,7 +13,7 @@ readonly target out=$target/bench
 readonly all=(functions edge memory memory-size redis limitador callers few-callers new-keys fcall processes leases redis-size block outage proxy
   rules tokens peers service checks resident control-plane)
 # Time limit of a part in seconds, several times what it takes.
-readonly limit=900
+readonly limit=1800
 
 log() { echo "run.sh: $*" >&2; }
 

@@ -3,20 +3,30 @@
 //! - [`check`]: validates policy files.
 //! - [`run`]: enforces a policy file in front of one application.
 //! - [`serve`]: answers the questions of gateways.
+//! - [`demo`]: shows `run` at work.
 //! - [`simulate`]: replays access logs against policies.
 //! - [`status`]: shows policies, stores and pods of a cluster.
 //! - [`clients`]: asks sidecars about clients.
 //! - [`cluster`]: reaches the sidecars of a cluster.
 //! - [`input`]: reads files and standard input; [`output`]: prints tables and JSON.
 
+// Helpers of the commands that a feature adds stay without it.
+#![cfg_attr(not(all(feature = "cluster", feature = "serve", feature = "simulate")), allow(dead_code))]
+
 mod check;
+#[cfg(feature = "cluster")]
 mod clients;
+#[cfg(feature = "cluster")]
 mod cluster;
+mod demo;
 mod input;
 mod output;
 mod run;
+#[cfg(feature = "serve")]
 mod serve;
+#[cfg(feature = "simulate")]
 mod simulate;
+#[cfg(feature = "cluster")]
 mod status;
 
 use std::path::{Path, PathBuf};
@@ -24,13 +34,14 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+#[cfg(feature = "cluster")]
 use clients::reset::{Which, reset};
 use sluice_crds::checks::installation::InstallationArgs;
-use tikv_jemallocator::Jemalloc;
 
 /// Returns freed memory to the system, which the allocator of glibc does not after a burst of connections.
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
-static ALLOCATOR: Jemalloc = Jemalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Rate limits for Kubernetes pods, and for a single application outside Kubernetes.
 #[derive(Debug, Parser)]
@@ -45,7 +56,10 @@ enum Command {
     /// Enforce the policies of a file in front of one application
     Run(Box<run::Args>),
     /// Answer applications and Envoy that ask about rate limits, by the policies of a file or the rules of envoyproxy/ratelimit
+    #[cfg(feature = "serve")]
     Serve(Box<serve::Args>),
+    /// Show a limit at work: an application, a sidecar and requests, on this machine
+    Demo(demo::DemoArgs),
     /// Validate policy files, with the same checks as the admission webhook
     Check {
         #[command(flatten)]
@@ -55,18 +69,25 @@ enum Command {
         files: Vec<PathBuf>,
     },
     /// Replay access logs against policies: who would have been denied, how often and when
+    #[cfg(feature = "simulate")]
     Simulate(Box<simulate::SimulateArgs>),
     /// Show policies, stores, and which pods enforce them
+    #[cfg(feature = "cluster")]
     Status(status::StatusArgs),
     /// Show the clients that limits deny most, over all pods
+    #[cfg(feature = "cluster")]
     Top(clients::top::TopArgs),
     /// Show what one client has left of a limit, without counting
+    #[cfg(feature = "cluster")]
     Peek(clients::peek::PeekArgs),
     /// Give one client its whole quota back, in all pods; a block ends too
+    #[cfg(feature = "cluster")]
     Reset(clients::reset::ResetArgs),
     /// End the block of one client, and give it its whole quota back, in all pods
+    #[cfg(feature = "cluster")]
     Unblock(clients::reset::ResetArgs),
     /// Show which limits a request would meet, and why not the others, without counting
+    #[cfg(feature = "cluster")]
     Explain(clients::explain::ExplainArgs),
 }
 
@@ -76,16 +97,25 @@ fn main() -> ExitCode {
     let command = match Args::parse().command {
         Command::Check { installation, files } => return check::check(&files, &(&installation).into()),
         Command::Run(args) => run::run(*args),
+        Command::Demo(args) => asking(demo::demo(&args)),
+        #[cfg(feature = "serve")]
         Command::Serve(args) => serve::serve(*args),
+        #[cfg(feature = "simulate")]
         Command::Simulate(args) => match asking(simulate::simulate(*args)) {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
+        #[cfg(feature = "cluster")]
         Command::Status(args) => asking(status::status(&args)),
+        #[cfg(feature = "cluster")]
         Command::Top(args) => asking(clients::top::top(&args)),
+        #[cfg(feature = "cluster")]
         Command::Peek(args) => asking(clients::peek::peek(args)),
+        #[cfg(feature = "cluster")]
         Command::Reset(args) => asking(reset(args, Which::All)),
+        #[cfg(feature = "cluster")]
         Command::Unblock(args) => asking(reset(args, Which::Blocked)),
+        #[cfg(feature = "cluster")]
         Command::Explain(args) => asking(clients::explain::explain(args)),
     };
     match command {

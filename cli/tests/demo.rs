@@ -1,21 +1,26 @@
-//! The demo, with its own policy and with other limits.
-
-#[path = "../examples/demo.rs"]
-#[allow(dead_code)]
-mod demo;
+//! The demonstration, with its own policy and with other limits.
 
 use std::path::Path;
+use std::process::Command;
 
-const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
-
-#[tokio::test]
-async fn the_demo_admits_the_limit_of_its_policy() {
-    let policy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/demo.yaml");
-    assert_eq!(demo::demo(Path::new(SLUICE), &policy).await.unwrap(), 5);
+/// Runs it, and returns its output.
+fn demo(policy: &Path) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
+    let done = command.arg("demo").arg("--policy").arg(policy).output().expect("sluice starts");
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(done.status.success(), "{text}\n{}", String::from_utf8_lossy(&done.stderr));
+    text
 }
 
-#[tokio::test]
-async fn the_demo_follows_the_limit_of_its_policy() {
+#[test]
+fn the_demo_admits_the_limit_of_its_policy() {
+    let policy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/demo.yaml");
+    let text = demo(&policy);
+    assert!(text.ends_with("5 of 6 requests were admitted.\n"), "{text}");
+}
+
+#[test]
+fn the_demo_follows_the_limit_of_its_policy() {
     let original = include_str!("../../examples/demo.yaml");
     let directory = tempfile::tempdir().unwrap();
     for requests in [1, 3, 12] {
@@ -23,6 +28,7 @@ async fn the_demo_follows_the_limit_of_its_policy() {
         let edited = original.replace("requests: 5", &format!("requests: {requests}"));
         assert_ne!(edited, original);
         std::fs::write(&policy, edited).unwrap();
-        assert_eq!(demo::demo(Path::new(SLUICE), &policy).await.unwrap(), requests);
+        let text = demo(&policy);
+        assert!(text.contains(&format!("{requests} of {} requests were admitted.", requests + 1)), "{text}");
     }
 }

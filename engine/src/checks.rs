@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use http::HeaderMap;
 use sluice_config::policy::{AmbiguousPaths, Consistency};
 use sluice_config::prepared::PreparedKind;
@@ -20,7 +21,7 @@ use crate::limit::matching::MatchedLimits;
 use crate::limit::snapshot::Snapshot;
 use crate::question::asking::{Asking, Findings};
 use crate::question::counters::{Checked, Groups, MAX_CHECKED, Use, denied_without_counting, strict};
-use crate::question::settlement::{Settled, counters_of, settle};
+use crate::question::settlement::{Open, Settled, counters_of, settle};
 use crate::question::token::Token;
 pub use crate::question::{CurrentLimit, Outcome, Status};
 
@@ -264,12 +265,11 @@ impl Engine {
             return Err(SettleError::Unknown);
         }
         let deadline = Instant::now() + budget;
-        let mut all = Vec::with_capacity(counters.len());
-        for open in counters {
+        let settle = async |open: Open| {
             let limit = open.limit;
             let settled = settle(&snapshot, open, used, deadline).await;
             let settled = settled.map_err(|error| SettleError::Store(error.as_str()))?;
-            all.push(SettledLimit {
+            Ok(SettledLimit {
                 policy: prepared(limit).qualified_name(),
                 limit: snapshot.limit(limit).name.clone(),
                 reserved: match settled {
@@ -277,9 +277,10 @@ impl Engine {
                     Settled::Slots | Settled::NotFound => None,
                 },
                 settled: settled != Settled::NotFound,
-            });
-        }
-        Ok(all)
+            })
+        };
+        // All of them begin, even if the store does not answer about one.
+        join_all(counters.into_iter().map(settle)).await.into_iter().collect()
     }
 }
 

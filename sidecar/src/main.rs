@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use sluice_sidecar::process::{args::Args, run::run};
-use tikv_jemallocator::Jemalloc;
 
 /// Returns freed memory to the system, which the allocator of glibc does not after a burst of connections.
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
-static ALLOCATOR: Jemalloc = Jemalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     sluice_sidecar::abort_on_other_panics();

@@ -11,9 +11,7 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use tikv_jemalloc_ctl::{Access as _, AsName as _, arenas};
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
@@ -27,7 +25,8 @@ const SMALL: usize = 8 << 10;
 /// Memory that may still be used above what cannot be freed, such as the counters of a memory store.
 const SLACK: u64 = 8 << 20;
 /// Time for which freed memory is kept for reuse.
-const DECAY: Duration = Duration::from_secs(1);
+#[cfg(feature = "jemalloc")]
+const DECAY: std::time::Duration = std::time::Duration::from_secs(1);
 const PAGE: u64 = 4096;
 
 /// The budget of this process.
@@ -189,7 +188,10 @@ impl ReadBudget {
 
 /// Returns freed memory to the system, and makes the allocator do the same from now on after [`DECAY`]. Without
 /// jemalloc as the allocator this does nothing.
+#[cfg(feature = "jemalloc")]
 pub(crate) fn release_free() {
+    use tikv_jemalloc_ctl::{Access as _, AsName as _, arenas};
+
     let decay = isize::try_from(DECAY.as_millis()).unwrap_or(isize::MAX);
     // The errors are those of arenas that do not exist.
     let _ = b"arenas.dirty_decay_ms\0"[..].name().write(decay);
@@ -199,6 +201,10 @@ pub(crate) fn release_free() {
         let _ = name.as_str().name().write(0_isize).and_then(|()| name.as_str().name().write(decay));
     }
 }
+
+/// Does nothing: there is no allocator to tell.
+#[cfg(not(feature = "jemalloc"))]
+pub(crate) fn release_free() {}
 
 #[cfg(test)]
 mod tests {

@@ -190,15 +190,27 @@ pub struct Settlement {
     pub overflowed: bool,
 }
 
-/// The taking of a reservation out of the ledger of a counter, see [`ledger`].
+/// A reservation in the ledger of a counter, see [`ledger`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taking {
+pub struct Lookup {
     /// The ledger.
     pub ledger: Arc<LimitSpec>,
     /// The key of the counter.
     pub key: KeyHash,
     /// The reservation; `None` for the oldest.
     pub id: Option<Holder>,
+}
+
+/// The settlement of a reservation: it is taken out of its ledger, and its charge corrected, or neither. Without the reservation
+/// nothing happens, so it may be sent again.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Taking {
+    /// The ledger.
+    pub ledger: Arc<LimitSpec>,
+    /// The reservation.
+    pub id: Holder,
+    /// The correction, whose key is that of the ledger too.
+    pub correction: Settlement,
 }
 
 /// Returns the limit that keeps the open reservations of a limit with this scope. A check has one counter of it beside that of the
@@ -303,9 +315,16 @@ impl Settlement {
     }
 }
 
-/// Takes a reservation out of the records of a ledger at `now`; `None` if there is no such one.
-pub fn take(taking: &Taking, stored: &mut [Record], now: u64) -> Option<Reserved> {
-    stored.iter_mut().find(|record| record.tag.is_ledger())?.take_reservation(taking.id, now)
+/// Returns a reservation in the records of a ledger at `now`; `None` if there is no such one.
+#[must_use]
+pub fn find(id: Option<Holder>, stored: &[Record], now: u64) -> Option<Reserved> {
+    stored.iter().find(|record| record.tag.is_ledger())?.reservation(id, now)
+}
+
+/// Takes a reservation out of the records of a ledger at `now`. Returns whether there was such one.
+pub fn take(id: Holder, stored: &mut [Record], now: u64) -> bool {
+    let ledger = stored.iter_mut().find(|record| record.tag.is_ledger());
+    ledger.is_some_and(|ledger| ledger.take_reservation(id, now).is_some())
 }
 
 /// Refunds a part of a charge in a counter's records at `now`. Rates without a record are skipped.

@@ -33,7 +33,8 @@ mod plan;
 pub mod redis;
 
 pub use check::{
-    CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, MAX_COUNTERS, Settlement, Taking, ledger,
+    CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Lookup, MAX_COUNTERS, Settlement,
+    Taking, ledger,
 };
 pub use clock::Clock;
 pub use eviction::Eviction;

@@ -16,8 +16,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use sluice_limiter::{Algorithm, Burst, Holder, Period, SubWindows};
 use sluice_store::{
-    Clock, Consistency, KeyHash, LimitPlan, LimitSpec, Limiter, LimiterOptions, MemoryStore, OnStoreFailure,
-    PlannedCounter, RedisStore, Replica, Replicas, Reservation, Taking,
+    Clock, Consistency, KeyHash, LimitPlan, LimitSpec, Limiter, LimiterOptions, Lookup, MemoryStore,
+    OnStoreFailure, PlannedCounter, RedisStore, Replica, Replicas, Settlement, Taking,
 };
 use support::Redis;
 
@@ -90,16 +90,22 @@ impl Counter {
         outcome.response.admitted.then_some(outcome.response.at)
     }
 
-    /// Returns what was taken: its cost and the time of its charge.
+    /// Returns what was settled: its cost and the time of its charge.
     async fn settle(&self, id: Option<Holder>, used: u64) -> Option<(u64, u64)> {
-        let ledger = self.ledger(Holder::new(1).unwrap()).spec.clone();
-        let taken = self.limiter.take(Taking { ledger, key: self.key, id }).await.unwrap()?;
-        let delta = used as i64 - taken.cost as i64;
-        self.limiter
-            .settle(&self.planned(taken.cost), Reservation::Store(taken.charged), delta)
-            .await
-            .unwrap();
-        Some((taken.cost, taken.charged))
+        let ledger = self.ledger(Holder::FIRST).spec.clone();
+        let lookup = Lookup { ledger: ledger.clone(), key: self.key, id };
+        let found = self.limiter.find(lookup).await.unwrap()?;
+        assert!(id.is_none_or(|id| id == found.id));
+        let correction = Settlement {
+            limit: self.plan.spec.clone(),
+            key: self.key,
+            charged: found.charged,
+            delta: used as i64 - found.cost as i64,
+            overflowed: false,
+        };
+        let is_taken = self.limiter.take(&self.plan, Taking { ledger, id: found.id, correction }).await;
+        // Another one may have been quicker.
+        is_taken.unwrap().then_some((found.cost, found.charged))
     }
 
     async fn left(&self) -> u64 {
@@ -107,7 +113,7 @@ impl Counter {
     }
 
     async fn open(&self) -> u64 {
-        let ledger = Arc::new(self.ledger(Holder::new(1).unwrap()));
+        let ledger = Arc::new(self.ledger(Holder::FIRST));
         let looked = self.limiter.peek(&ledger, self.key).await.unwrap().unwrap();
         looked[0].limit - looked[0].remaining
     }

@@ -6,6 +6,7 @@
 //! - [`client`]: HTTP clients for single requests, concurrent requests and kept connections.
 //! - [`authority`]: an authority that issues certificates.
 //! - [`application`]: the applications behind a sidecar, with requests that the test can hold and release.
+//! - [`driver`]: programs that use one of the clients of `clients/`.
 //! - [`installed`]: applications in real frameworks, and programs of the system.
 //! - [`kubernetes`]: an API server with etcd, and the objects that tests create on it.
 //! - [`components`]: Redis, the operator and the sidecar as processes, and a scripted session with the
@@ -21,6 +22,7 @@ pub mod client;
 pub mod collector;
 pub mod components;
 pub mod documentation;
+pub mod driver;
 pub mod installed;
 pub mod kubernetes;
 pub mod metrics_table;

@@ -1,6 +1,6 @@
 //! Child processes that never outlive the test. A guard shell runs each child. The guard's input is a pipe
 //! that the test holds open: when the test ends for any reason, the pipe closes and the guard stops the
-//! child.
+//! child. With `GUARD_REMOVES` in its environment, the guard removes that folder once the child has ended.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ const GUARD: &str = r#""$@" </dev/null & child=$!
 (cat >/dev/null; kill -"$SIGNAL" $child) <&3 & guard=$!
 wait $child; code=$?
 kill $guard 2>/dev/null
+[ -z "$GUARD_REMOVES" ] || rm -rf "$GUARD_REMOVES"
 exit $code"#;
 
 /// A running child process. Dropping it stops the child.
@@ -44,6 +45,7 @@ impl Process {
             .arg(program)
             .args(arguments)
             .env("SIGNAL", signal)
+            .env_remove("GUARD_REMOVES")
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(file.try_clone().expect("a file descriptor"))

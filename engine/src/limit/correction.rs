@@ -12,11 +12,11 @@ use tokio_util::task::TaskTracker;
 use crate::stores::limiter_handle::LimiterHandle;
 
 /// Longest time for which a correction waits for a store that does not answer.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// Longest time for which a worker that ends waits for its corrections.
 pub const LONGEST_END: Duration = Duration::from_secs(2);
-/// Interval at which the health of such a store is read.
-const HEALTH_INTERVAL: Duration = Duration::from_millis(50);
+/// Interval at which the health of such a store is read, and a settlement is repeated.
+pub(crate) const HEALTH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Number of corrections of the process that may wait for a store. Further ones are lost.
 static WAITING: Semaphore = Semaphore::const_new(4096);

@@ -7,15 +7,15 @@ use futures::future::{join, join_all};
 use http::HeaderMap;
 use sluice_config::charged::ChargedMark;
 use sluice_config::descriptor::RateUnit;
-use sluice_limiter::{Algorithm, Decision, Holder, Period, Rate, Unit};
+use sluice_limiter::{Algorithm, Decision, Holder, Rate, Unit};
 use sluice_store::{
-    CheckOutcome, MAX_COUNTERS, OnStoreFailure, PlannedCounter, Reservation, Source, StoreError, Taking,
+    CheckOutcome, MAX_COUNTERS, OnStoreFailure, PlannedCounter, Reservation, Source, StoreError,
 };
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::{Instant as Deadline, timeout_at};
 
-use crate::limit::correction::{Correction, spawn};
+use crate::limit::correction::Correction;
 use crate::limit::denial_log::{DenialLog, DeniedRequest};
 use crate::limit::index::LimitIndex;
 use crate::limit::matching::unix_seconds;
@@ -173,12 +173,13 @@ impl Asking<'_> {
 
     /// Gives back what was charged for a question that is denied after all.
     fn refund(&self, one: &Checked, decided: &Decided) {
-        let limiter = self.limiter(one).clone();
-        if let (true, Some(taking)) = (decided.is_listed, self.taking(one)) {
-            let limiter = limiter.clone();
-            spawn(async move { drop(limiter.take(taking).await) });
+        if let (true, Some(open)) = (decided.is_listed, self.reserved(one)) {
+            let overflowed = matches!(decided.charged, Reservation::Overflow(_));
+            // Without room for it, what was reserved stays charged.
+            let _ = begin(self.snapshot, Open { overflowed, ..open }, Some(0), drop);
+            return;
         }
-        Correction::refund(limiter, one.counter.clone(), decided.charged).start(());
+        Correction::refund(self.limiter(one).clone(), one.counter.clone(), decided.charged).start(());
     }
 
     /// Settles a reservation of a question that is denied, as if nothing had been used.
@@ -192,16 +193,9 @@ impl Asking<'_> {
 
     /// Returns what a call may have reserved in a counter.
     fn reserved(&self, one: &Checked) -> Option<Open> {
-        let PlannedCounter { limit: plan, key, cost } = one.counter.clone();
-        let number = self.number.filter(|_| matches!(one.what, Use::Reserve(_)) && cost > 0)?;
+        let number = self.number.filter(|_| matches!(one.what, Use::Reserve(_)) && one.counter.cost > 0)?;
+        let PlannedCounter { limit: plan, key, .. } = one.counter.clone();
         Some(Open { limit: one.limit, plan, key, number: Some(number), overflowed: false })
-    }
-
-    /// Returns what takes the reservation of this question.
-    fn taking(&self, one: &Checked) -> Option<Taking> {
-        let plan = &one.counter.limit;
-        let ledger = plan.ledger(self.number?, Period::HOUR).spec.clone();
-        Some(Taking { ledger, key: one.counter.key, id: self.number })
     }
 
     /// Adds a limit that has charged the request to its mark, if sidecars enforce the limit too.
@@ -352,7 +346,7 @@ impl Asking<'_> {
             Ok(decided) => decided.failure.is_some() && !decided.is_listed,
             Err(_) => true,
         };
-        if let (true, Some(open)) = (is_unknown, self.reserved(one)) {
+        if let Some(open) = is_unknown.then(|| self.reserved(one)).flatten() {
             let _ = begin(self.snapshot, open, Some(0), drop);
         }
         let rates = &one.counter.limit.spec.rates;

@@ -1,14 +1,14 @@
-//! The settlement of reservations: whoever takes one out of its ledger corrects its charge to what was used, so that it is settled
-//! once. Until then it stays charged.
+//! The settlement of reservations: one call of the store takes it out of its ledger and corrects its charge to what was used, so
+//! that it is settled once, and whole. Until then it stays charged.
 
 use std::sync::Arc;
 
-use sluice_limiter::{Holder, MAX_CONCURRENT, MAX_COUNT, Period, Reserved};
-use sluice_store::{KeyHash, LimitPlan, PlannedCounter, Reservation, Settlement, StoreError, Taking};
+use sluice_limiter::{Holder, MAX_COUNT, Period, Reserved};
+use sluice_store::{KeyHash, LimitPlan, Limiter, Lookup, Settlement, StoreError, Taking};
 use tokio::sync::{Semaphore, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::limit::correction::{Correction, spawn};
+use crate::limit::correction::{HEALTH_INTERVAL, LONGEST_WAIT, spawn};
 use crate::limit::index::LimitIndex;
 use crate::limit::snapshot::Snapshot;
 use crate::question::counters::strict;
@@ -62,7 +62,7 @@ pub(crate) fn counters_of(snapshot: &Snapshot, token: &Token) -> Vec<Open> {
 static UNDER_WAY: Semaphore = Semaphore::const_new(4096);
 
 /// Settles a reservation: `used` is what it has cost in the end, or else what was reserved. Waits until the deadline; a settlement that
-/// has begun is finished in any case, unless the store stays away.
+/// has begun is finished in any case, unless the store stays away for ten seconds.
 ///
 /// # Errors
 /// The store did not answer. The reservation may or may not have been settled.
@@ -100,35 +100,62 @@ pub(crate) fn begin(
     Ok(())
 }
 
+/// Settles until the store has answered, for a limited time. Each call may be repeated: without the reservation nothing happens.
 async fn settle_whole(snapshot: &Snapshot, open: &Open, used: Option<u64>) -> Result<Settled, StoreError> {
     let limiter = snapshot.limiter(open.limit);
-    // The number and the time are those of a reservation that is made, and play no part.
-    let number = open.number.unwrap_or(Holder::FIRST);
-    let ledger = open.plan.ledger(number, Period::HOUR).spec.clone();
-    let taking = Taking { ledger, key: open.key, id: open.number };
-    let Some(taken) = limiter.take(taking).await? else {
-        return Ok(Settled::NotFound);
-    };
-    if let Some(concurrency) = &snapshot.limit(open.limit).concurrency {
-        // Whose slot it is, only an id tells.
-        if let Some(number) = open.number {
-            let limit = concurrency.plan_under(number, Period::HOUR).spec.clone();
-            let all = -(MAX_CONCURRENT as i64);
-            let settlement = Settlement { limit, key: open.key, charged: 0, delta: all, overflowed: false };
-            limiter.settle_in_store(settlement).await?;
+    let until = Instant::now() + LONGEST_WAIT;
+    let mut sent = None;
+    loop {
+        match settle_once(snapshot, limiter, open, used, &mut sent).await {
+            Err(_) if Instant::now() < until => sleep(HEALTH_INTERVAL).await,
+            result => return result,
         }
-        return Ok(Settled::Slots);
     }
-    let charged = if open.overflowed {
-        Reservation::Overflow(taken.charged)
-    } else {
-        Reservation::Store(taken.charged)
-    };
-    let counter = PlannedCounter { limit: open.plan.clone(), key: open.key, cost: taken.cost };
-    let used = used.unwrap_or(taken.cost).min(MAX_COUNT);
-    let correction = Correction::to(used, limiter.clone(), counter, charged);
-    if !correction.is_nothing() {
-        correction.apply().await?;
+}
+
+/// Settles by a look at the reservation, which has its cost, and a call that corrects the charge if the reservation is still there.
+/// `sent` is the one of an earlier call without an answer.
+async fn settle_once(
+    snapshot: &Snapshot,
+    limiter: &Limiter,
+    open: &Open,
+    used: Option<u64>,
+    sent: &mut Option<Reserved>,
+) -> Result<Settled, StoreError> {
+    // The number and the time are those of a reservation that is made, and play no part.
+    let ledger = open.plan.ledger(Holder::FIRST, Period::HOUR).spec.clone();
+    let concurrency = snapshot.limit(open.limit).concurrency.as_ref();
+    let settled = |reserved| if concurrency.is_some() { Settled::Slots } else { Settled::Cost(reserved) };
+    loop {
+        let id = sent.map_or(open.number, |reserved| Some(reserved.id));
+        let lookup = Lookup { ledger: ledger.clone(), key: open.key, id };
+        let Some(reserved) = limiter.find(lookup).await? else {
+            // The earlier call has settled it.
+            return Ok(sent.map_or(Settled::NotFound, settled));
+        };
+        let (plan, used) = match concurrency {
+            Some(concurrency) => (concurrency.plan_under(reserved.id, Period::HOUR), 0),
+            None => (open.plan.clone(), used.unwrap_or(reserved.cost)),
+        };
+        let correction = Settlement {
+            limit: plan.spec.clone(),
+            key: open.key,
+            charged: reserved.charged,
+            // Both are at most 2^40.
+            delta: used.min(MAX_COUNT) as i64 - reserved.cost.min(MAX_COUNT) as i64,
+            overflowed: open.overflowed,
+        };
+        let is_repeated = sent.replace(reserved).is_some();
+        if limiter.take(&plan, Taking { ledger: ledger.clone(), id: reserved.id, correction }).await?
+            || is_repeated
+        {
+            // Between the look and this call, the earlier one may have arrived after all.
+            return Ok(settled(reserved));
+        }
+        // Another one was quicker. Then the oldest is the next.
+        *sent = None;
+        if open.number.is_some() {
+            return Ok(Settled::NotFound);
+        }
     }
-    Ok(Settled::Cost(taken))
 }

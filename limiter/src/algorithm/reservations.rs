@@ -28,9 +28,11 @@ pub(crate) struct Reservations {
     pub(crate) id: Holder,
 }
 
-/// A reservation that was taken out of its ledger.
+/// A reservation in a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reserved {
+    /// Its id.
+    pub id: Holder,
     /// The cost that was charged for it.
     pub cost: u64,
     /// The instant of the charge, in microseconds.
@@ -38,15 +40,24 @@ pub struct Reserved {
 }
 
 impl Record {
-    /// Takes a reservation out of a ledger: the one with this id, or else the oldest. Returns `None` if there is no such one at
-    /// `now`.
-    pub fn take_reservation(&mut self, id: Option<Holder>, now: u64) -> Option<Reserved> {
+    /// Returns a reservation of a ledger: the one with this id, or else the oldest. Returns `None` if there is no such one at `now`.
+    #[must_use]
+    pub fn reservation(&self, id: Option<Holder>, now: u64) -> Option<Reserved> {
+        let is_meant = |one: &&[u64]| one[4] > now / 1000 && id.is_none_or(|id| one[0] == id.get());
+        let found = self.tail.chunks_exact(NUMBERS).find(is_meant)?;
+        // Without an id it is damaged.
+        let id = Holder::new(found[0]).ok()?;
+        Some(Reserved { id, cost: found[1], charged: found[2] * 1000 + found[3].min(999) })
+    }
+
+    /// Takes the reservation with this id out of a ledger. Returns `None` if there is no such one at `now`.
+    pub fn take_reservation(&mut self, id: Holder, now: u64) -> Option<Reserved> {
+        let found = self.reservation(Some(id), now)?;
         self.remove_expired(now);
-        let is_meant = |one: &[u64]| id.is_none_or(|id| one[0] == id.get());
-        let at = NUMBERS * self.tail.chunks_exact(NUMBERS).position(is_meant)?;
-        let taken: Vec<u64> = self.tail.drain(at..at + NUMBERS).collect();
+        let at = NUMBERS * self.tail.chunks_exact(NUMBERS).position(|one| one[0] == id.get())?;
+        self.tail.drain(at..at + NUMBERS);
         self.set_latest();
-        Some(Reserved { cost: taken[1], charged: taken[2] * 1000 + taken[3].min(999) })
+        Some(found)
     }
 
     /// Removes reservations that have expired. None stays open for longer than the longest period.
@@ -110,7 +121,7 @@ impl Definition for Reservations {
 
     /// Takes the reservation out.
     fn settle(self, _quota: Quota, record: &mut Record, now: u64, _charged: u64, _delta: i64) {
-        record.take_reservation(Some(self.id), now);
+        record.take_reservation(self.id, now);
     }
 
     fn is_mergeable(self) -> bool {

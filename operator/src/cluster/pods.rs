@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use foldhash::fast::RandomState;
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1 as core;
 use kube::ResourceExt as _;
@@ -73,12 +74,14 @@ pub enum PodChange {
 
 #[derive(Default)]
 struct Table {
-    /// Pods by namespace and UID.
-    by_namespace: BTreeMap<String, BTreeMap<String, Arc<Pod>>>,
+    /// Pods by UID.
+    by_uid: HashMap<String, Arc<Pod>, RandomState>,
+    /// Pods by namespace, and in it by name and UID: a pod may replace one of the same name that the watch reports later as deleted.
+    by_namespace: BTreeMap<String, BTreeMap<(String, String), Arc<Pod>>>,
     /// Facts by the UID of the pod.
-    facts: HashMap<String, Known>,
+    facts: HashMap<String, Known, RandomState>,
     /// Addresses by the UID of the pod.
-    addresses: HashMap<String, Arc<[IpAddr]>>,
+    addresses: HashMap<String, Arc<[IpAddr]>, RandomState>,
     /// Facts about pods with a sidecar that were read before the watch has reported them, by UID.
     early: VecDeque<(String, Arc<PodFacts>)>,
     /// UIDs of pods that are gone.
@@ -87,7 +90,27 @@ struct Table {
 
 impl Table {
     fn get(&self, namespace: &str, uid: &str) -> Option<&Arc<Pod>> {
-        self.by_namespace.get(namespace)?.get(uid)
+        self.by_uid.get(uid).filter(|pod| pod.namespace == namespace)
+    }
+
+    fn insert(&mut self, pod: Arc<Pod>) -> Option<Arc<Pod>> {
+        let before = self.remove(&pod.namespace, &pod.uid);
+        let of_namespace = self.by_namespace.entry(pod.namespace.clone()).or_default();
+        of_namespace.insert((pod.name.clone(), pod.uid.clone()), pod.clone());
+        self.by_uid.insert(pod.uid.clone(), pod);
+        before
+    }
+
+    fn remove(&mut self, namespace: &str, uid: &str) -> Option<Arc<Pod>> {
+        self.get(namespace, uid)?;
+        let pod = self.by_uid.remove(uid)?;
+        if let Some(of_namespace) = self.by_namespace.get_mut(namespace) {
+            of_namespace.remove(&(pod.name.clone(), pod.uid.clone()));
+            if of_namespace.is_empty() {
+                self.by_namespace.remove(namespace);
+            }
+        }
+        Some(pod)
     }
 }
 
@@ -163,7 +186,7 @@ impl Pods {
         {
             table.facts.insert(uid, Known { facts, bare: None });
         }
-        table.by_namespace.entry(pod.namespace.clone()).or_default().insert(pod.uid.clone(), pod)
+        table.insert(pod)
     }
 
     /// Inserts a pod whose sidecar is known.
@@ -181,10 +204,7 @@ impl Pods {
     /// Removes a pod and returns it.
     pub(crate) fn remove(&self, namespace: &str, uid: &str) -> Option<Arc<Pod>> {
         let mut table = self.write();
-        let removed = table.by_namespace.get_mut(namespace).and_then(|pods| pods.remove(uid));
-        if table.by_namespace.get(namespace).is_some_and(BTreeMap::is_empty) {
-            table.by_namespace.remove(namespace);
-        }
+        let removed = table.remove(namespace, uid);
         table.facts.remove(uid);
         table.addresses.remove(uid);
         remember(&mut table.gone, uid.to_owned());
@@ -214,16 +234,8 @@ impl Pods {
     #[must_use]
     pub fn select(&self, namespace: &str, wanted: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
         let table = self.read();
-        let mut pods: Vec<_> = table
-            .by_namespace
-            .get(namespace)
-            .into_iter()
-            .flat_map(BTreeMap::values)
-            .filter(|pod| wanted(pod))
-            .cloned()
-            .collect();
-        pods.sort_by(|a, b| a.name.cmp(&b.name));
-        pods
+        let pods = table.by_namespace.get(namespace).into_iter().flat_map(BTreeMap::values);
+        pods.filter(|pod| wanted(pod)).cloned().collect()
     }
 
     /// Returns the facts about the containers of pods of a namespace, or `None` for those that no longer run. The first call

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum_server::Handle;
+use axum_server::accept::NoDelayAcceptor;
+use axum_server::tls_rustls::RustlsAcceptor;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admission::review::Reviewer;
@@ -85,13 +87,15 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     };
     // Of their own, so that pods cannot displace the events of policies.
     let ((events, waiting), (pod_events, waiting_of_pods)) = (Events::channel(), Events::channel());
-    let webhook = axum_server::from_tcp_rustls(bind(args.webhook_listen)?, certificates.tls.clone())?
-        .handle(handle.clone())
-        .serve(
+    // The second half of a response must not wait for the caller's acknowledgement of the first, which comes up to 40 ms later.
+    let acceptor = RustlsAcceptor::new(certificates.tls.clone()).acceptor(NoDelayAcceptor::new());
+    let webhook =
+        axum_server::from_tcp(bind(args.webhook_listen)?)?.acceptor(acceptor).handle(handle.clone()).serve(
             admission::router(inject_config, injection.limit_ranges.clone(), reviewer, metrics.clone())
                 .into_make_service(),
         );
     let admin = axum_server::from_tcp(bind(args.admin_listen)?)?
+        .acceptor(NoDelayAcceptor::new())
         .handle(handle.clone())
         .serve(admin::router(readiness.clone(), metrics.clone(), hub.clone()).into_make_service());
     let mut servers = tokio::task::JoinSet::new();

@@ -2,9 +2,10 @@
 //! sends requests to the API server for the containers of pods that are new, for addresses of pods if an
 //! EndpointSlice could list them, and for workloads if there are no pods.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use sluice_config::PolicyHash;
 use sluice_config::policy::DEFAULT_STORE;
 
@@ -167,7 +168,10 @@ async fn find_unlimited(
         .collect();
     let names = of_counted.iter().map(|service| service.name.clone());
     context.services_of_policies.set(key, names.collect());
-    let counted: BTreeSet<_> = counted.iter().map(|(pod, _)| &pod.uid).collect();
+    if of_counted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let counted: HashSet<_, RandomState> = counted.iter().map(|(pod, _)| &pod.uid).collect();
     let others = context.pods.select(&key.namespace, |pod| {
         pod.ends.is_none()
             && !counted.contains(&pod.uid)

@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::outcome::{CheckOutcome, LimiterMetrics, LimiterOptions, Reservation, Source};
 use super::remote::{LocalState, RemoteLimiter, Unconfigured};
-use crate::check::{CheckRequest, CheckResponse, Counter, Decisions, KeyHash, Settlement, Taking};
+use crate::check::{CheckRequest, CheckResponse, Counter, Decisions, KeyHash, Lookup, Settlement, Taking};
 use crate::failure::{StoreError, StoreHealth};
 use crate::fault_cause::FaultCause;
 use crate::memory::MemoryStore;
@@ -120,16 +120,28 @@ impl Limiter {
         }
     }
 
-    /// Takes a reservation out of a ledger, so that whoever took it settles its charge. Returns `None` if there is no such one: it was
-    /// taken before, or has expired.
+    /// Returns an open reservation. Returns `None` if there is no such one: it was settled before, or has expired.
     ///
     /// # Errors
-    /// The store did not answer. The reservation may or may not have been taken.
-    pub async fn take(&self, taking: Taking) -> Result<Option<Reserved>, StoreError> {
+    /// The store did not answer.
+    pub async fn find(&self, lookup: Lookup) -> Result<Option<Reserved>, StoreError> {
+        match &self.0 {
+            Kind::Memory(store) => Ok(store.find(&lookup)),
+            Kind::Redis(limiter) => limiter.find(lookup).await,
+            Kind::Unconfigured(limiter) => limiter.find(lookup).await,
+        }
+    }
+
+    /// Settles a reservation of this limit: takes it out of its ledger and corrects its charge, or neither. Returns whether there was
+    /// such one.
+    ///
+    /// # Errors
+    /// The store did not answer. The reservation may or may not have been settled; the call can be repeated.
+    pub async fn take(&self, limit: &Arc<LimitPlan>, taking: Taking) -> Result<bool, StoreError> {
         match &self.0 {
             Kind::Memory(store) => Ok(store.take(&taking)),
-            Kind::Redis(limiter) => limiter.take(taking).await,
-            Kind::Unconfigured(limiter) => limiter.take(taking).await,
+            Kind::Redis(limiter) => limiter.take(limit, taking).await,
+            Kind::Unconfigured(limiter) => limiter.take(limit, taking).await,
         }
     }
 

@@ -12,8 +12,8 @@ use super::overflow::MergedCheck;
 use super::store::{MemoryStore, OVERFLOW, SHARDS, shard_of};
 use super::table::{Shard, StoredCounter};
 use crate::check::{
-    CheckResponse, Counter, Decisions, KeyHash, LimitSpec, Records, Settlement, Taking, decide_as, settle,
-    take,
+    CheckResponse, Counter, Decisions, KeyHash, LimitSpec, Lookup, Records, Settlement, Taking, decide_as,
+    find, settle, take,
 };
 use crate::key_usage::KeyUsages;
 
@@ -166,17 +166,34 @@ impl MemoryStore {
         false
     }
 
-    /// Takes a reservation out of a ledger.
-    pub(super) fn take_at(&self, taking: &Taking, now: u64) -> Option<Reserved> {
-        let id = taking.ledger.prepared.id(taking.key.0);
+    /// Returns a reservation of a ledger.
+    pub(super) fn find_at(&self, lookup: &Lookup, now: u64) -> Option<Reserved> {
+        self.with_ledger(&lookup.ledger, lookup.key, now, |records| find(lookup.id, records, now))?
+    }
+
+    /// Takes a reservation out of its ledger. Returns whether there was such one.
+    pub(super) fn take_at(&self, taking: &Taking, now: u64) -> bool {
+        let (ledger, key) = (&taking.ledger, taking.correction.key);
+        self.with_ledger(ledger, key, now, |records| take(taking.id, records, now)).unwrap_or(false)
+    }
+
+    /// Does something with the records of a ledger, if it exists.
+    fn with_ledger<T>(
+        &self,
+        ledger: &LimitSpec,
+        key: KeyHash,
+        now: u64,
+        act: impl FnOnce(&mut Records) -> T,
+    ) -> Option<T> {
+        let id = ledger.prepared.id(key.0);
         let mut shard = self.lock(shard_of(id));
-        let (mut records, stored) = shard.take(id, &taking.ledger);
+        let (mut records, stored) = shard.take(id, ledger);
         if !stored.exists {
             return None;
         }
-        let taken = take(taking, &mut records, now);
-        shard.put(id, &taking.ledger, records, stored, now);
-        taken
+        let result = act(&mut records);
+        shard.put(id, ledger, records, stored, now);
+        Some(result)
     }
 
     /// Removes a counter. Its cell stays until the next sweep, as one that has expired.

@@ -8,7 +8,7 @@ use sluice_limiter::Reserved;
 use super::cell::CounterId;
 use super::key_registries::KeyRegistries;
 use super::table::{Hot, SHARD_BITS, Shard};
-use crate::check::{CheckResponse, Counter, Decisions, KeyHash, LimitSpec, Settlement, Taking};
+use crate::check::{CheckResponse, Counter, Decisions, KeyHash, LimitSpec, Lookup, Settlement, Taking};
 use crate::clock::Clock;
 
 pub(super) const SHARDS: usize = 1 << SHARD_BITS;
@@ -105,9 +105,20 @@ impl MemoryStore {
         }
     }
 
-    /// Takes a reservation out of a ledger; `None` if there is no such one.
-    pub fn take(&self, taking: &Taking) -> Option<Reserved> {
-        self.take_at(taking, self.clock.now())
+    /// Returns a reservation; `None` if there is no such one.
+    #[must_use]
+    pub fn find(&self, lookup: &Lookup) -> Option<Reserved> {
+        self.find_at(lookup, self.clock.now())
+    }
+
+    /// Settles a reservation. Returns whether there was such one.
+    pub fn take(&self, taking: &Taking) -> bool {
+        let now = self.clock.now();
+        let is_taken = self.take_at(taking, now);
+        if is_taken {
+            self.settle_at(&taking.correction, now);
+        }
+        is_taken
     }
 
     /// Removes a counter, as if its client had never sent a request.

@@ -13,7 +13,9 @@ use super::options::{Calls, OptionsError, RedisOptions};
 use super::pipeline::{MetricsRecorder, Node, PipelineSettings, RedisMetrics};
 use super::route::{Cluster, check_slots, keep_up_to_date};
 use super::script::{KeyNames, Scripts};
-use crate::check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Settlement, Taking};
+use crate::check::{
+    CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Lookup, Settlement, Taking,
+};
 use crate::eviction::Eviction;
 use crate::failure::{StoreError, StoreHealth};
 use crate::fault_cause::FaultCause;
@@ -135,13 +137,23 @@ impl RedisStore {
         self.send(key, limit, |caller| Operation::Reset(counter, caller)).await
     }
 
-    /// Takes a reservation out of a ledger; `None` if there is no such one. After an error it may or may not have been taken.
+    /// Returns a reservation; `None` if there is no such one.
     ///
     /// # Errors
     /// See [`RedisStore::check`].
-    pub async fn take(&self, taking: Taking) -> Result<Option<Reserved>, StoreError> {
-        let (key, ledger) = (taking.key, taking.ledger.clone());
-        self.send(key, &ledger, |caller| Operation::Take(taking, caller)).await
+    pub async fn find(&self, lookup: Lookup) -> Result<Option<Reserved>, StoreError> {
+        let (key, ledger) = (lookup.key, lookup.ledger.clone());
+        self.send(key, &ledger, |caller| Operation::Find(lookup, caller)).await
+    }
+
+    /// Settles a reservation. Returns whether there was such one. After an error it may or may not have been settled.
+    ///
+    /// # Errors
+    /// See [`RedisStore::check`].
+    pub async fn take(&self, taking: Taking) -> Result<bool, StoreError> {
+        let (key, ledger) = (taking.correction.key, taking.ledger.clone());
+        let more = taking.correction.more();
+        self.send(key, &ledger, |caller| Operation::Take(taking, more, caller)).await
     }
 
     /// Sends an operation on a single counter and waits for its result.

@@ -72,9 +72,22 @@ fn resets(times: usize) -> Vec<u64> {
     limit.into_iter().chain([4, 1, 1].repeat(times)).collect()
 }
 
-/// Returns the arguments that take the oldest reservation of a key so many times.
-fn taken(times: usize) -> Vec<u64> {
-    [FAR, 0].into_iter().chain([6, 1, 0].repeat(times)).collect()
+/// Returns the arguments that look at the oldest reservation of a key so many times.
+fn looked(times: usize) -> Vec<u64> {
+    [FAR, 0].into_iter().chain([5, 1, 0].repeat(times)).collect()
+}
+
+/// Returns a call that takes a reservation and corrects its charge by the only operation of another call, under one limit with one
+/// rate.
+fn taken(correction: &[u64]) -> Vec<u64> {
+    let (limit, correction) = correction.split_at(7);
+    [limit, &[6, 1, 1, correction.len() as u64], correction].concat()
+}
+
+/// Returns the numbers with another one.
+fn with(mut numbers: Vec<u64>, at: usize, number: u64) -> Vec<u64> {
+    numbers[at] = number;
+    numbers
 }
 
 /// Returns a group of plain checks.
@@ -143,8 +156,10 @@ async fn absurd_numbers_are_refused_without_memory_and_change_nothing() {
         ("a settlement of a bucket", settled(BUCKET, 10, [0, 0, 100, 0, 1000])),
         ("a reset", resets(1)),
         ("resets", resets(MAX_COUNTERS * MAX_RATES)),
-        ("the taking of a reservation", taken(1)),
-        ("takings", taken(MAX_COUNTERS * MAX_RATES)),
+        ("a look at a reservation", looked(1)),
+        ("looks", looked(MAX_COUNTERS * MAX_RATES)),
+        ("the settlement of a reservation", taken(&settled(BUCKET, 10, [0, 0, 100, 0, 1000]))),
+        ("one that charges more", taken(&with(checked(SLIDING, 10, [0, 10, 0, 0, 0]), 7, 3))),
     ];
     // All of them are valid before a number is changed.
     for (what, numbers) in &general {
@@ -163,11 +178,8 @@ async fn absurd_numbers_are_refused_without_memory_and_change_nothing() {
     }
     let (second, no_slots) = (1000 << 13 | SLIDING, 1000 << 13 | 512);
     let log = |requests| checked(LOG, requests, [0, 1, 0, 0, 0]);
-    let with = |mut numbers: Vec<u64>, at: usize, number: u64| {
-        numbers[at] = number;
-        numbers
-    };
     let valid = &general[0].1;
+    let taking = taken(&settled(BUCKET, 10, [0, 0, 100, 0, 1000]));
     // A limit of this number of logs; and so many checks of one counter of the limit.
     let rates = |count: u64| {
         let mut numbers = vec![FAR, 1, count, 1000, 60_000];
@@ -206,9 +218,17 @@ async fn absurd_numbers_are_refused_without_memory_and_change_nothing() {
         ("another layout", with(valid.clone(), 6, tag(6144))),
         ("a reservation of nobody", checked(RESERVATIONS, MAX_COUNT, [0, 1000, 0, 0, 0])),
         ("a reservation without time", checked(RESERVATIONS, MAX_COUNT, [1, 0, 0, 0, 0])),
-        ("more takings", taken(MAX_COUNTERS * MAX_RATES + 1)),
-        ("a taking from another key", vec![FAR, 0, 6, 2, 1]),
-        ("a taking by a longer id", vec![FAR, 0, 6, 1, 1 << 48]),
+        ("more looks", looked(MAX_COUNTERS * MAX_RATES + 1)),
+        ("a look at another key", vec![FAR, 0, 5, 2, 1]),
+        ("a look by a longer id", vec![FAR, 0, 5, 1, 1 << 48]),
+        ("a taking from another key", with(taking.clone(), 8, 2)),
+        ("a taking by no id", with(taking.clone(), 9, 0)),
+        ("a taking by a longer id", with(taking.clone(), 9, 1 << 48)),
+        ("a taking without a correction", with(taking.clone(), 10, 0)),
+        ("a taking with half a correction", with(taking.clone(), 10, 10)),
+        ("a taking that checks", with(taking.clone(), 11, 1)),
+        ("a taking that resets", with(taking.clone(), 11, 4)),
+        ("a taking that takes", with(taking.clone(), 11, 6)),
         ("more callers", with(valid.clone(), 9, MAX_ACQUIRED + 1)),
         ("a larger cost", with(valid.clone(), 11, MAX_COUNT + 2)),
         ("a reset of more numbers", with(valid.clone(), 7, 4)),

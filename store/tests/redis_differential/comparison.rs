@@ -34,7 +34,7 @@ ARGV.turn = function()
 end
 ";
 
-/// The script of PEXPIRETIME, which Redis has since version 7.0: a clock that stands still while PTTL runs makes it exact.
+/// PEXPIRETIME for Redis before version 7.0, which does not have it: a clock that stands still while PTTL runs makes it exact.
 const EXPIRES_AT: &str = "local function millis()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
@@ -66,6 +66,8 @@ pub(crate) fn run(
     for source in sources {
         hashes.push(load(source, connection).map_err(|error| error.to_string())?);
     }
+    let command = redis::cmd("COMMAND").arg("INFO").arg("PEXPIRETIME").query(connection);
+    let has_expire_time = matches!(command, Ok(Value::Array(found)) if found != [Value::Nil]);
     let (mut done, mut batches) = (0, 0);
     while done < checks {
         let mut pipe = redis::pipe();
@@ -96,7 +98,8 @@ pub(crate) fn run(
         let late = world.rng.random_bool(0.02);
         let millis = world.now / 1000;
         let deadline = millis + world.rng.random_range(0..2) * 1000 - u64::from(late) * 1001;
-        let mut call = Call { deadline, late: deadline < millis, hashes: &hashes, connection };
+        let mut call =
+            Call { deadline, late: deadline < millis, hashes: &hashes, has_expire_time, connection };
         if batches == 1 {
             call.nothing(world)?;
         }
@@ -172,6 +175,7 @@ struct Call<'a, C> {
     deadline: u64,
     late: bool,
     hashes: &'a [String],
+    has_expire_time: bool,
     connection: &'a mut C,
 }
 
@@ -208,7 +212,10 @@ impl<C: ConnectionLike> Call<'_, C> {
         let mut pipe = redis::pipe();
         pipe.cmd("MGET").arg(names);
         for name in names {
-            pipe.cmd("EVAL").arg(EXPIRES_AT).arg(1).arg(name);
+            match self.has_expire_time {
+                true => pipe.cmd("PEXPIRETIME").arg(name),
+                false => pipe.cmd("EVAL").arg(EXPIRES_AT).arg(1).arg(name),
+            };
         }
         let mut replies: Vec<Value> = pipe.query(self.connection).map_err(|error| error.to_string())?;
         let ends = replies.split_off(1);
@@ -300,9 +307,12 @@ impl<C: ConnectionLike> Call<'_, C> {
     fn general(&mut self, world: &mut World, entries: &[&BatchEntry]) -> Result<(), String> {
         let (names, payload) = encode_general(entries, self.deadline);
         let is_overflow = |entry: &&BatchEntry| matches!(entry, BatchEntry::Settle(one) if one.overflowed);
-        let gets = names.iter().any(|name| world.is_missing(name)) || entries.iter().any(is_overflow);
-        // A check after a reset may need an overflow counter that it did not need before.
-        let may_get = entries.iter().any(|entry| matches!(entry, BatchEntry::Reset(..)));
+        let mut read = entries.iter().flat_map(|entry| entry.names_in_any_case());
+        let gets = read.any(|name| world.is_missing(&name)) || entries.iter().any(is_overflow);
+        // A check after a reset may need an overflow counter that it did not need before. Only a reservation that is found is
+        // corrected.
+        let may_get =
+            entries.iter().any(|entry| matches!(entry, BatchEntry::Reset(..) | BatchEntry::Take(..)));
         let sent = self.send(world, Script::General, &names, &payload);
         if !self.late && world.get_fails && (gets || may_get) {
             match &sent {

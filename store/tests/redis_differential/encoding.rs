@@ -2,7 +2,7 @@
 
 use sluice_limiter::{Holder, Rate};
 use sluice_store::redis::Script;
-use sluice_store::{Counter, LimitSpec};
+use sluice_store::{Counter, LimitSpec, Settlement};
 
 use crate::world::{BatchEntry, name};
 
@@ -107,50 +107,70 @@ fn index_of<T: PartialEq>(all: &mut Vec<T>, one: T) -> u64 {
     index as u64 + 1
 }
 
-/// Encodes entries as the head of the general script describes them.
-pub(crate) fn encode_general(entries: &[&BatchEntry], deadline: u64) -> Arguments {
-    let (mut names, mut limits): (Vec<String>, Vec<&LimitSpec>) = (vec![], vec![]);
-    let mut operations = vec![];
-    for entry in entries {
+/// The operations of a call of the general script, and what they refer to.
+#[derive(Default)]
+struct Operations<'a> {
+    names: Vec<String>,
+    limits: Vec<&'a LimitSpec>,
+    numbers: Vec<u64>,
+}
+
+impl<'a> Operations<'a> {
+    fn add(&mut self, entry: &'a BatchEntry) {
         match entry {
-            BatchEntry::Check { .. } | BatchEntry::Charge(_) => {
-                let (operation, counters, callers) = match entry {
-                    BatchEntry::Check { counters, callers } => (1, &counters[..], *callers),
-                    BatchEntry::Charge(counter) => (3, std::slice::from_ref(counter), 1),
-                    BatchEntry::Settle(_) | BatchEntry::Reset(..) | BatchEntry::Take(_) => {
-                        unreachable!("it is matched below")
-                    }
-                };
-                operations.extend([operation, counters.len() as u64, callers]);
-                for counter in counters {
-                    let index = index_of(&mut names, name(&counter.limit, counter.key));
-                    operations.extend([index, counter.cost, index_of(&mut limits, &counter.limit)]);
-                    for rate in &counter.limit.rates {
-                        operations.extend(rate.full_script_arguments(counter.key.0, counter.cost));
-                    }
-                }
-            }
+            BatchEntry::Check { counters, callers } => self.check(1, counters, *callers),
+            BatchEntry::Charge(counter) => self.check(3, std::slice::from_ref(counter), 1),
             BatchEntry::Reset(limit, key) => {
-                let index = index_of(&mut names, name(limit, *key));
-                operations.extend([4, index, index_of(&mut limits, limit)]);
+                let index = index_of(&mut self.names, name(limit, *key));
+                self.numbers.extend([4, index, index_of(&mut self.limits, limit)]);
             }
-            BatchEntry::Take(taking) => {
-                let index = index_of(&mut names, name(&taking.ledger, taking.key));
-                operations.extend([6, index, taking.id.map_or(0, Holder::get)]);
+            BatchEntry::Find(lookup) => {
+                let index = index_of(&mut self.names, name(&lookup.ledger, lookup.key));
+                self.numbers.extend([5, index, lookup.id.map_or(0, Holder::get)]);
             }
-            BatchEntry::Settle(settlement) => {
-                let index = index_of(&mut names, name(&settlement.limit, settlement.key));
-                let amount = settlement.delta.unsigned_abs();
-                let (charge, refund) = if settlement.delta < 0 { (0, amount) } else { (amount, 0) };
-                let limit = index_of(&mut limits, &settlement.limit);
-                let operation = if settlement.overflowed { 2 } else { 0 };
-                operations.extend([operation, index, settlement.charged, charge, refund, limit]);
-                for rate in &settlement.limit.rates {
-                    operations.extend(rate.settlement_script_arguments(settlement.key.0, amount));
+            BatchEntry::Take(taking, more) => {
+                let index = index_of(&mut self.names, name(&taking.ledger, taking.correction.key));
+                self.numbers.extend([6, index, taking.id.get(), 0]);
+                let begin = self.numbers.len();
+                match more {
+                    Some(counter) => self.check(3, std::slice::from_ref(counter), 1),
+                    None => self.settlement(&taking.correction),
                 }
+                self.numbers[begin - 1] = (self.numbers.len() - begin) as u64;
+            }
+            BatchEntry::Settle(settlement) => self.settlement(settlement),
+        }
+    }
+
+    fn check(&mut self, operation: u64, counters: &'a [Counter], callers: u64) {
+        self.numbers.extend([operation, counters.len() as u64, callers]);
+        for counter in counters {
+            let index = index_of(&mut self.names, name(&counter.limit, counter.key));
+            self.numbers.extend([index, counter.cost, index_of(&mut self.limits, &*counter.limit)]);
+            for rate in &counter.limit.rates {
+                self.numbers.extend(rate.full_script_arguments(counter.key.0, counter.cost));
             }
         }
     }
+
+    fn settlement(&mut self, settlement: &'a Settlement) {
+        let index = index_of(&mut self.names, name(&settlement.limit, settlement.key));
+        let amount = settlement.delta.unsigned_abs();
+        let (charge, refund) = if settlement.delta < 0 { (0, amount) } else { (amount, 0) };
+        let limit = index_of(&mut self.limits, &*settlement.limit);
+        let operation = if settlement.overflowed { 2 } else { 0 };
+        self.numbers.extend([operation, index, settlement.charged, charge, refund, limit]);
+        for rate in &settlement.limit.rates {
+            self.numbers.extend(rate.settlement_script_arguments(settlement.key.0, amount));
+        }
+    }
+}
+
+/// Encodes entries as the head of the general script describes them.
+pub(crate) fn encode_general(entries: &[&BatchEntry], deadline: u64) -> Arguments {
+    let mut operations = Operations::default();
+    entries.iter().for_each(|entry| operations.add(entry));
+    let Operations { names, limits, numbers: rest } = operations;
     let mut numbers = vec![deadline, limits.len() as u64];
     for limit in limits {
         numbers.extend([limit.rates.len() as u64, limit.max_keys, limit.grid]);
@@ -158,6 +178,6 @@ pub(crate) fn encode_general(entries: &[&BatchEntry], deadline: u64) -> Argument
             numbers.extend([rate.requests.get(), rate.tag().get()]);
         }
     }
-    numbers.extend(operations);
+    numbers.extend(rest);
     (names, pack(&numbers))
 }

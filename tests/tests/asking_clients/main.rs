@@ -1,19 +1,12 @@
 //! The clients in clients that ask, in front of `sluice serve`, of nobody, and of scripted responses.
 
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
-
 use serde_json::{Value, json};
-use sluice_tests::process::{Process, binary, free_port, repository_root};
+use sluice_tests::driver::Driver;
+use sluice_tests::process::{Process, binary, free_port};
 use sluice_tests::wait::until;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::process::Command;
-
-/// Longest time that a client needs for all its requests, with much to spare.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 const POLICY: &str = "
 apiVersion: sluice.dev/v1alpha1
@@ -36,173 +29,87 @@ spec:
       key: {parts: [{header: {name: x-customer}}]}
 ";
 
-/// A program that asks with one of the clients.
-struct Driver {
-    program: &'static str,
-    arguments: Vec<PathBuf>,
-    directory: TempDir,
+/// Asks `sluice serve`, an address without a listener, and a listener that never answers.
+async fn asks_sluice(driver: &Driver) {
+    let sluice = Sluice::start().await;
+    let silence = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let nobody = format!("http://127.0.0.1:{}", free_port());
+    let silent = format!("http://{}", silence.local_addr().unwrap());
+    let printed = driver.run(&[&sluice.url, &nobody, &silent]).await;
+    let expected = [
+        "allow true true 4",
+        "allow true true 3",
+        "allow true true 2",
+        "allow true true 1",
+        "allow true true 0",
+        // It is told to try again.
+        "allow false true 0 true",
+        // 16 at once, of 1,000 each.
+        "reserved 10 ids 10 without 6",
+        "settled 10",
+        "settled again 0",
+        // 10 of 400 leave room for 6 of 1,000.
+        "reserved 6",
+        // 420 of 1,000.
+        "left 9580",
+        "jobs true true false",
+        "settled true",
+        "job true",
+        "problem 404 /policy",
+        "problem 422 /key",
+        "problem 404 /id",
+    ];
+    let unanswered = ["nobody true false true", "nobody false false true"].map(|line| [line; 2]).concat();
+    assert_eq!(printed, [&expected[..], &unanswered, &unanswered].concat());
 }
 
-fn copy(from: &str, to: &Path) {
-    let from = repository_root().join(from);
-    std::fs::copy(&from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
-}
-
-impl Driver {
-    /// Copies files to a directory, from the paths of the repository to those of the directory.
-    fn copy(program: &'static str, files: &[(&str, &str)]) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        for (from, to) in files {
-            let to = directory.path().join(to);
-            std::fs::create_dir_all(to.parent().unwrap()).unwrap();
-            copy(from, &to);
-        }
-        Self { program, arguments: Vec::new(), directory }
-    }
-
-    async fn build(&self, program: &str, arguments: &[&str]) {
-        let output = Command::new(program).args(arguments).current_dir(self.directory.path()).output().await;
-        let output = output.unwrap_or_else(|error| panic!("{program}: {error}: run tests/node/apt.sh test"));
-        assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
-    }
-
-    fn python() -> Self {
-        let files = [("clients/ask.py", "ask.py"), ("tests/tests/asking_clients/drive.py", "drive.py")];
-        Self { arguments: vec!["drive.py".into()], ..Self::copy("python3", &files) }
-    }
-
-    async fn go() -> Self {
-        let files = [
-            ("clients/ask.go", "ask/ask.go"),
-            ("tests/tests/asking_clients/drive.go", "main.go"),
-            ("tests/clients/go/go.mod", "go.mod"),
-        ];
-        let driver = Self::copy("./driver", &files);
-        driver.build("go", &["vet", "./..."]).await;
-        driver.build("go", &["build", "-o", "driver", "."]).await;
-        driver
-    }
-
-    async fn typescript() -> Self {
-        let files = [
-            ("clients/ask.ts", "ask.ts"),
-            ("tests/tests/asking_clients/drive.ts", "drive.ts"),
-            ("tests/clients/typescript/package.json", "package.json"),
-            ("tests/clients/typescript/package-lock.json", "package-lock.json"),
-        ];
-        let driver = Self::copy("node", &files);
-        driver.build("npm", &["ci", "--no-audit", "--no-fund"]).await;
-        // What a newcomer begins with. Node.js runs what is erasable without a compiler.
-        let tsc = "node_modules/.bin/tsc";
-        driver.build(tsc, &["--init"]).await;
-        driver.build(tsc, &["--erasableSyntaxOnly"]).await;
-        // A package without `"type": "module"` has modules by their name.
-        let other = driver.directory.path().join("other");
-        std::fs::create_dir(&other).unwrap();
-        std::fs::write(other.join("package.json"), "{}").unwrap();
-        copy("clients/ask.ts", &other.join("ask.mts"));
-        std::fs::copy(driver.directory.path().join("tsconfig.json"), other.join("tsconfig.json")).unwrap();
-        driver.build(tsc, &["--project", "other", "--erasableSyntaxOnly"]).await;
-        Self { arguments: vec!["drive.js".into()], ..driver }
-    }
-
-    /// Asks, and returns what the program prints.
-    async fn ask(&self, urls: &[String]) -> Vec<String> {
-        let mut command = Command::new(self.program);
-        command.args(&self.arguments).args(urls);
-        command.current_dir(self.directory.path()).stdin(Stdio::null()).kill_on_drop(true);
-        let output =
-            tokio::time::timeout(PATIENCE, command.output()).await.expect("the client ends").unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
-    }
-
-    /// Asks `sluice serve`, an address without a listener, and a listener that never answers.
-    async fn asks_sluice(&self) {
-        let sluice = Sluice::start().await;
-        let silence = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let nobody = format!("http://127.0.0.1:{}", free_port());
-        let silent = format!("http://{}", silence.local_addr().unwrap());
-        let printed = self.ask(&[sluice.url.clone(), nobody, silent]).await;
-        let expected = [
-            "allow true true 4",
-            "allow true true 3",
-            "allow true true 2",
-            "allow true true 1",
-            "allow true true 0",
-            // It is told to try again.
-            "allow false true 0 true",
-            // 16 at once, of 1,000 each.
-            "reserved 10 ids 10 without 6",
-            "settled 10",
-            "settled again 0",
-            // 10 of 400 leave room for 6 of 1,000.
-            "reserved 6",
-            // 420 of 1,000.
-            "left 9580",
-            "jobs true true false",
-            "settled true",
-            "job true",
-            "problem 404 /policy",
-            "problem 422 /key",
-            "problem 404 /id",
-        ];
-        let unanswered = ["nobody true false true", "nobody false false true"].map(|line| [line; 2]).concat();
-        assert_eq!(printed, [&expected[..], &unanswered, &unanswered].concat());
-    }
-
-    /// Asks scripted responses, of which each closes its connection.
-    async fn asks_a_script(&self) {
-        let limit =
-            json!({"policy": "shop/checkout", "limit": "per-customer", "allowed": true, "remaining": 3});
-        let settle = json!({"id": "some", "cost": 400});
-        let script = [
-            // A settlement is sent until it is answered.
-            (
-                "one",
-                settle.clone(),
-                Some((503, json!({"status": 503, "detail": "the store did not answer"}))),
-            ),
-            ("one", settle.clone(), None),
-            ("one", settle, Some((200, json!({"settled": true, "limits": []})))),
-            // The token is another one by now.
-            ("two", json!({"cost": 2}), Some((200, json!({"allowed": true, "limits": [limit]})))),
-            // No answer of Sluice.
-            ("two", json!({"cost": 1}), Some((502, json!("bad gateway")))),
-            (
-                "two",
-                json!({"cost": 7, "reserve": {"expiresAfterSeconds": 600}}),
-                Some((401, json!({"status": 401, "detail": "the token has expired"}))),
-            ),
-        ];
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let urls = [format!("http://{}", listener.local_addr().unwrap())];
-        let server = async {
-            for (n, (token, expected, response)) in script.into_iter().enumerate() {
-                let (mut stream, _) = listener.accept().await.unwrap();
-                let (head, body) = receive(&mut stream).await;
-                let path = if n < 3 { "settle" } else { "check" };
-                assert!(head.starts_with(&format!("post /prefix/v1/{path} http/1.1\r\n")), "{n}: {head}");
-                assert!(head.contains(&format!("\r\nauthorization: bearer {token}\r\n")), "{n}: {head}");
-                assert!(head.contains("\r\ncontent-type: application/json\r\n"), "{n}: {head}");
-                for (field, value) in expected.as_object().unwrap() {
-                    assert_eq!(&body[field], value, "{n}: {body}");
-                }
-                if let Some((status, answer)) = response {
-                    let answer = answer.to_string();
-                    // Nothing says that the connection is not kept.
-                    let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n\r\n", answer.len());
-                    stream.write_all((head + &answer).as_bytes()).await.unwrap();
-                }
+/// Asks scripted responses, of which each closes its connection.
+async fn asks_a_script(driver: &Driver) {
+    let limit = json!({"policy": "shop/checkout", "limit": "per-customer", "allowed": true, "remaining": 3});
+    let settle = json!({"id": "some", "cost": 400});
+    let script = [
+        // A settlement is sent until it is answered.
+        ("one", settle.clone(), Some((503, json!({"status": 503, "detail": "the store did not answer"})))),
+        ("one", settle.clone(), None),
+        ("one", settle, Some((200, json!({"settled": true, "limits": []})))),
+        // The token is another one by now.
+        ("two", json!({"cost": 2}), Some((200, json!({"allowed": true, "limits": [limit]})))),
+        // No answer of Sluice.
+        ("two", json!({"cost": 1}), Some((502, json!("bad gateway")))),
+        (
+            "two",
+            json!({"cost": 7, "reserve": {"expiresAfterSeconds": 600}}),
+            Some((401, json!({"status": 401, "detail": "the token has expired"}))),
+        ),
+    ];
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let server = async {
+        for (n, (token, expected, response)) in script.into_iter().enumerate() {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let (head, body) = receive(&mut stream).await;
+            let path = if n < 3 { "settle" } else { "check" };
+            assert!(head.starts_with(&format!("post /prefix/v1/{path} http/1.1\r\n")), "{n}: {head}");
+            assert!(head.contains(&format!("\r\nauthorization: bearer {token}\r\n")), "{n}: {head}");
+            assert!(head.contains("\r\ncontent-type: application/json\r\n"), "{n}: {head}");
+            for (field, value) in expected.as_object().unwrap() {
+                assert_eq!(&body[field], value, "{n}: {body}");
             }
-        };
-        let (printed, ()) = tokio::join!(self.ask(&urls), server);
-        assert_eq!(printed, ["settled true", "allow true", "allow false", "problem 401 None"]);
-    }
+            if let Some((status, answer)) = response {
+                let answer = answer.to_string();
+                // Nothing says that the connection is not kept.
+                let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n\r\n", answer.len());
+                stream.write_all((head + &answer).as_bytes()).await.unwrap();
+            }
+        }
+    };
+    let arguments = [&*url];
+    let (printed, ()) = tokio::join!(driver.run(&arguments), server);
+    assert_eq!(printed, ["settled true", "allow true", "allow false", "problem 401 None"]);
+}
 
-    async fn asks(&self) {
-        tokio::join!(self.asks_sluice(), self.asks_a_script());
-    }
+async fn asks(driver: &Driver) {
+    tokio::join!(asks_sluice(driver), asks_a_script(driver));
 }
 
 /// Returns the head of a request in lower case, and its body.
@@ -247,15 +154,15 @@ impl Sluice {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_client_in_python_asks() {
-    Driver::python().asks().await;
+    asks(&Driver::python("ask", "ask")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_client_in_go_asks() {
-    Driver::go().await.asks().await;
+    asks(&Driver::go("ask", "ask").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_client_in_typescript_asks() {
-    Driver::typescript().await.asks().await;
+    asks(&Driver::typescript("ask", "ask").await).await;
 }

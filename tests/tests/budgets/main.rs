@@ -2,12 +2,14 @@
 //! an API of language models that streams, `sluice serve` and a real Redis. `SLUICE_ENVOY` is the path of Envoy, as
 //! bench/tools/install.sh prints it.
 
+mod link;
 mod models;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::future::join_all;
+use link::Link;
 use models::Models;
 use serde_json::{Value, json};
 use sluice_tests::client::send;
@@ -63,6 +65,10 @@ fn example(name: &str) -> String {
 
 impl Service {
     async fn start(redis: &Redis, of: &'static Example) -> Self {
+        Self::with_store(&redis.url, of).await
+    }
+
+    async fn with_store(store: &str, of: &'static Example) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let policy = example(of.policy).replace("per: 1m}]", "per: 24h}]\n    algorithm: {fixedWindow: {}}");
         let file = folder.path().join("policy.yaml");
@@ -71,7 +77,7 @@ impl Service {
         let arguments = [
             "serve".to_owned(),
             format!("--policy={}", file.display()),
-            format!("--store={}", redis.url),
+            format!("--store={store}"),
             format!("--grpc=127.0.0.1:{grpc}"),
             format!("--http=127.0.0.1:{http}"),
             format!("--admin=127.0.0.1:{admin}"),
@@ -287,6 +293,64 @@ async fn killed_envoys_and_servers_never_make_more_room() {
         one.end().await;
     }
     service.until_used("alice", 3 * RESERVE + 7 * 100).await;
+}
+
+/// Asks for a reservation of a user, and settles it. From some answer of the store on they are late: that to the check, or one of those
+/// to the settlement. `used` is what it has cost in the end, and `shared` what the share of the process charges without an answer.
+async fn answers_of_the_store_are_late(of: &'static Example, used: u64, shared: u64) {
+    let redis = Redis::start().await;
+    let address = redis.url.trim_start_matches("redis://").trim_end_matches('/').to_owned();
+    let link = Link::to(address).await;
+    let service = Service::with_store(&format!("redis://127.0.0.1:{}", link.port), of).await;
+    let check = |user: &str| {
+        let Example { name, limit, .. } = of;
+        json!({"policy": name, "limit": limit, "key": [user], "reserve": {}})
+    };
+    let is_heard = async || service.try_used("nobody").await;
+    for answers in 0..4 {
+        let user = format!("settles-{answers}");
+        let reserved = until("a reservation is made", async || {
+            let answer = service.post("/v1/check", &check(&user)).await?;
+            answer["reservation"]["id"].as_str().map(str::to_owned)
+        })
+        .await;
+        link.hold_after(answers);
+        let settlement = json!({"id": reserved, "cost": used});
+        let answer = service.post("/v1/settle", &settlement).await.unwrap();
+        assert!(answer["settled"] == true || answer["status"] == 503, "{answer}");
+        link.release();
+        until("the store answers again", is_heard).await;
+        service.until_used(&user, used).await;
+        // Again nothing happens, whoever was told of the first time.
+        until("the settlement is repeated", async || {
+            let again = service.post("/v1/settle", &settlement).await?;
+            (again["settled"] == false).then_some(())
+        })
+        .await;
+        assert_eq!(service.try_used(&user).await, Some(used));
+    }
+    for answers in 0..2 {
+        let user = format!("asks-{answers}");
+        link.hold_after(answers);
+        let answer = service.post("/v1/check", &check(&user)).await.unwrap();
+        link.release();
+        until("the store answers again", is_heard).await;
+        // Without an id nobody could settle what was reserved.
+        if answer.get("reservation").is_none() {
+            assert!(answer.get("storeFailure").is_some(), "{answer}");
+            service.until_used(&user, shared).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_answers_of_the_store_keep_no_tokens() {
+    answers_of_the_store_are_late(&TOKENS, 300, RESERVE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_answers_of_the_store_keep_no_slots() {
+    answers_of_the_store_are_late(&STREAMS, 0, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

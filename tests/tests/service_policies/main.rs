@@ -283,6 +283,8 @@ async fn a_caller_is_known_by_the_token_of_its_service_account_and_by_no_other_t
     let pod = service_pod(&system, "sluice-service-1").await;
     let mut service = Service::start(&system, &pod, &operator, &authority, &callers).await;
     service.is_ready().await;
+    // A service is ready with what its operator knew, which may be nothing of a policy that was just applied.
+    shop.wait_for("p", "Programmed", "True Programmed").await;
     let pod = shop.pod("app-1", false, json!({"app": "app"})).await;
     let mut caller = Caller::connect(service.grpc, &authority, None).await;
     let unidentified = caller.ask(domain, &[("user", "a")]).await.unwrap_err();

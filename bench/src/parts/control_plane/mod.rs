@@ -8,6 +8,7 @@
 //! - `edits`: sessions connect, policies are edited, the operator restarts and its leader changes.
 //! - `churn`: pods come and go.
 //! - `many`: a thousand policies.
+//! - `webhook`: pods are created.
 
 mod churn;
 mod edits;
@@ -15,13 +16,14 @@ mod fleet;
 mod many;
 mod sidecar;
 mod watched;
+mod webhook;
 
 use crate::report::row::Row;
 use crate::report::sample::Sample;
 use crate::report::verification::Verification;
 
 /// Numbers of sessions that are measured. `SLUICE_BENCH_SESSIONS` names others, separated by commas.
-const SESSIONS: &str = "200,1000";
+const SESSIONS: &str = "200,1000,3000";
 
 /// Returns a row of the table, and prints it: the part takes minutes.
 fn row(what: &str, unit: &str, sample: Sample) -> Row {
@@ -43,5 +45,6 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
     }
     rows.extend(churn::measure().await?);
     rows.extend(many::measure().await?);
+    rows.extend(webhook::measure().await?);
     Ok(rows)
 }

@@ -96,6 +96,9 @@ pub(crate) async fn load_timed(
     load_at(address, path, headers, requests, Pace { connections: CONNECTIONS, rate: None }).await
 }
 
+/// Time between the connections and the first request at a rate.
+const SETTLE: Duration = Duration::from_millis(100);
+
 /// How requests are sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
@@ -113,12 +116,21 @@ pub(crate) async fn load_at(
     requests: usize,
     pace: Pace,
 ) -> anyhow::Result<(Responses, Vec<Duration>)> {
-    let start = Instant::now();
-    let tasks: Vec<_> = (0..pace.connections)
-        .map(|first| {
+    let mut connections = Vec::with_capacity(pace.connections);
+    for _ in 0..pace.connections {
+        let tcp = TcpStream::connect(address).await?;
+        tcp.set_nodelay(true)?;
+        connections.push(tcp);
+    }
+    // The first request at a rate does not wait for what the proxy does with new connections.
+    let start = Instant::now() + pace.rate.map_or(Duration::ZERO, |_| SETTLE);
+    let tasks: Vec<_> = connections
+        .into_iter()
+        .enumerate()
+        .map(|(first, tcp)| {
             let numbers = (first..requests).step_by(pace.connections);
             let due = move |number| Some(start + Duration::from_secs_f64(number as f64 / pace.rate?));
-            tokio::spawn(run_connection(address, path, headers.clone(), numbers, due))
+            tokio::spawn(run_connection(tcp, path, headers.clone(), numbers, due))
         })
         .collect();
     let (mut all, mut times) = (Responses::default(), Vec::with_capacity(requests));
@@ -131,15 +143,13 @@ pub(crate) async fn load_at(
 }
 
 async fn run_connection(
-    address: SocketAddr,
+    mut tcp: TcpStream,
     path: &str,
     headers: Arc<[String]>,
     numbers: impl Iterator<Item = usize>,
     due: impl Fn(usize) -> Option<Instant>,
 ) -> anyhow::Result<(Responses, Vec<Duration>)> {
     use std::io::Write as _;
-    let mut tcp = TcpStream::connect(address).await?;
-    tcp.set_nodelay(true)?;
     let (mut request, mut buffer) = (Vec::new(), vec![0; 8192]);
     let (mut responses, mut times) = (Responses::default(), Vec::new());
     for number in numbers {
@@ -148,7 +158,7 @@ async fn run_connection(
         write!(request, "GET {path} HTTP/1.1\r\nhost: bench\r\n{header}\r\n\r\n")?;
         let due = due(number);
         if let Some(due) = due {
-            tokio::time::sleep_until(due.into()).await;
+            wait_until(due).await;
         }
         let start = due.unwrap_or_else(Instant::now);
         tcp.write_all(&request).await?;
@@ -160,6 +170,16 @@ async fn run_connection(
         times.push(start.elapsed());
     }
     Ok((responses, times))
+}
+
+/// Waits for a moment. Timers have steps of a millisecond, which is longer than what is measured.
+async fn wait_until(due: Instant) {
+    if let Some(early) = due.checked_sub(Duration::from_millis(2)) {
+        tokio::time::sleep_until(early.into()).await;
+    }
+    while Instant::now() < due {
+        tokio::task::yield_now().await;
+    }
 }
 
 /// Reads one response and returns its status.

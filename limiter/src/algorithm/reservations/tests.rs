@@ -8,8 +8,13 @@ fn ledger(id: u64) -> Rate {
     rate(MAX_COUNT, 60_000, Algorithm::Reservations { id: Holder::new(id).unwrap() })
 }
 
-fn id(number: u64) -> Option<Holder> {
-    Holder::new(number).ok()
+fn id(number: u64) -> Holder {
+    Holder::new(number).unwrap()
+}
+
+fn take_oldest(record: &mut Record, now: u64) -> Option<Reserved> {
+    let oldest = record.reservation(None, now)?;
+    record.take_reservation(oldest.id, now)
 }
 
 #[test]
@@ -20,11 +25,13 @@ fn a_reservation_is_taken_once_by_its_id_or_else_the_oldest() {
     assert!(decision.admitted);
     assert_eq!((MAX_COUNT - decision.remaining, ledger(1).view(&record, 0).leaves), (1230, 3));
     let second = record.take_reservation(id(2), START + 3);
-    assert_eq!(second, Some(Reserved { cost: 200, charged: START + 1 }));
+    assert_eq!(second, Some(Reserved { id: id(2), cost: 200, charged: START + 1 }));
     assert_eq!(record.take_reservation(id(2), START + 3), None);
-    assert_eq!(record.take_reservation(None, START + 3), Some(Reserved { cost: 1000, charged: START }));
-    assert_eq!(record.take_reservation(None, START + 3).map(|one| one.cost), Some(30));
-    assert_eq!(record.take_reservation(None, START + 3), None);
+    assert_eq!(record.reservation(Some(id(3)), START + 3).map(|one| one.cost), Some(30));
+    let oldest = Reserved { id: id(1), cost: 1000, charged: START };
+    assert_eq!(take_oldest(&mut record, START + 3), Some(oldest));
+    assert_eq!(take_oldest(&mut record, START + 3).map(|one| one.cost), Some(30));
+    assert_eq!(take_oldest(&mut record, START + 3), None);
     assert!(record.is_blank());
 }
 
@@ -54,5 +61,5 @@ fn a_full_ledger_forgets_the_oldest_and_denies_nothing() {
     let mut record = record.unwrap();
     assert_eq!(ledger(1).used(&record, START), MAX_RESERVATIONS as u64);
     assert_eq!(record.take_reservation(id(1), START + 2000), None);
-    assert_eq!(record.take_reservation(None, START + 2000).map(|one| one.charged), Some(START + 2));
+    assert_eq!(take_oldest(&mut record, START + 2000).map(|one| one.charged), Some(START + 2));
 }

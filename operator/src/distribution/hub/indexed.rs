@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use foldhash::fast::RandomState;
+
 /// An item of a namespace.
 pub(super) trait Namespaced {
     fn namespace(&self) -> &str;
@@ -9,13 +11,13 @@ pub(super) trait Namespaced {
 
 /// Items by UID, and the UIDs of each namespace.
 pub(super) struct Indexed<T> {
-    items: HashMap<String, T>,
+    items: HashMap<String, T, RandomState>,
     namespaces: HashMap<String, BTreeSet<String>>,
 }
 
 impl<T> Default for Indexed<T> {
     fn default() -> Self {
-        Self { items: HashMap::new(), namespaces: HashMap::new() }
+        Self { items: HashMap::default(), namespaces: HashMap::new() }
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use sluice_limiter::Reserved;
 
-use crate::check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Settlement, Taking};
+use crate::check::{
+    CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Lookup, Settlement, Taking,
+};
 use crate::failure::{StoreError, StoreHealth};
 use crate::redis::RedisStore;
 
@@ -21,8 +23,11 @@ pub(in crate::limiter) trait Backend: Send + Sync + 'static {
     /// Corrects a charge.
     fn settle(&self, settlement: Settlement) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Takes a reservation out of a ledger.
-    fn take(&self, taking: Taking) -> impl Future<Output = Result<Option<Reserved>, StoreError>> + Send;
+    /// Returns a reservation.
+    fn find(&self, lookup: Lookup) -> impl Future<Output = Result<Option<Reserved>, StoreError>> + Send;
+
+    /// Settles a reservation. Returns whether there was such one.
+    fn take(&self, taking: Taking) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Removes a counter. Returns the time by the store's clock.
     fn reset(
@@ -48,7 +53,11 @@ impl Backend for RedisStore {
         Self::settle(self, settlement).await
     }
 
-    async fn take(&self, taking: Taking) -> Result<Option<Reserved>, StoreError> {
+    async fn find(&self, lookup: Lookup) -> Result<Option<Reserved>, StoreError> {
+        Self::find(self, lookup).await
+    }
+
+    async fn take(&self, taking: Taking) -> Result<bool, StoreError> {
         Self::take(self, taking).await
     }
 

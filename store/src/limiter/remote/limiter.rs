@@ -14,7 +14,7 @@ use super::denial_cache::DenialCache;
 use super::losses::Losses;
 use super::remote_core::RemoteCore;
 use super::store_time::StoreTime;
-use crate::check::{CheckRequest, CheckResponse, KeyHash, LimitSpec, Settlement, Taking};
+use crate::check::{CheckRequest, CheckResponse, KeyHash, LimitSpec, Lookup, Settlement, Taking};
 use crate::failure::{StoreError, StoreHealth};
 use crate::lease::Leases;
 use crate::limiter::outcome::{CheckOutcome, LimiterMetrics, LimiterOptions, Reservation};
@@ -136,9 +136,19 @@ impl<S: Backend> RemoteLimiter<S> {
         self.core.store.settle(settlement).await
     }
 
-    /// Takes a reservation out of a ledger. The refund that follows makes room, so no denial is remembered beyond it.
-    pub(in crate::limiter) async fn take(&self, taking: Taking) -> Result<Option<Reserved>, StoreError> {
+    pub(in crate::limiter) async fn find(&self, lookup: Lookup) -> Result<Option<Reserved>, StoreError> {
+        self.core.store.find(lookup).await
+    }
+
+    /// Settles a reservation. The refund makes room, so no denial is remembered beyond it.
+    pub(in crate::limiter) async fn take(
+        &self,
+        limit: &Arc<LimitPlan>,
+        taking: Taking,
+    ) -> Result<bool, StoreError> {
+        let (limit, key) = (limit.clone(), taking.correction.key);
         self.core.denials.clear();
+        self.core.local_quota.refunded(&PlannedCounter { limit, key, cost: 0 });
         self.core.store.take(taking).await
     }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use sluice_limiter::Reserved;
 
 use super::backend::Backend;
-use crate::check::{CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Settlement, Taking};
+use crate::check::{
+    CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Lookup, Settlement, Taking,
+};
 use crate::failure::{StoreError, StoreFault, StoreHealth};
 
 const UNCONFIGURED: StoreError = StoreError::Unavailable(StoreFault::Unconfigured);
@@ -27,7 +29,11 @@ impl Backend for Unconfigured {
         Err(UNCONFIGURED)
     }
 
-    async fn take(&self, _: Taking) -> Result<Option<Reserved>, StoreError> {
+    async fn find(&self, _: Lookup) -> Result<Option<Reserved>, StoreError> {
+        Err(UNCONFIGURED)
+    }
+
+    async fn take(&self, _: Taking) -> Result<bool, StoreError> {
         Err(UNCONFIGURED)
     }
 

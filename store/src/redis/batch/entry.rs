@@ -3,7 +3,7 @@
 use sluice_limiter::Rate;
 
 use super::operation::{Operation, Responder};
-use crate::check::{CheckRequest, CheckResponse, Counter, KeyHash, LimitSpec};
+use crate::check::{CheckRequest, CheckResponse, Counter, KeyHash, LimitSpec, Taking};
 use crate::failure::StoreError;
 
 /// An operation inside a batch, with its callers.
@@ -24,19 +24,23 @@ impl BatchEntry {
         }
     }
 
-    /// Returns the scope and the key of each counter that the entry may change.
+    /// Returns the scope and the key of each counter that the entry reads or may change.
     pub(super) fn names(&self) -> impl Iterator<Item = (&str, KeyHash)> {
-        let settled = match self {
+        let [ledger, settled] = match self {
             Self::Single(Operation::Settle(settlement, _)) => {
-                Some((&*settlement.limit.scope, settlement.key))
+                [None, Some((&settlement.limit, settlement.key))]
             }
             Self::Single(Operation::Charge(counter, _) | Operation::Reset(counter, _)) => {
-                Some((&*counter.limit.scope, counter.key))
+                [None, Some((&counter.limit, counter.key))]
             }
-            Self::Single(Operation::Take(taking, _)) => Some((&*taking.ledger.scope, taking.key)),
-            _ => None,
+            Self::Single(Operation::Find(lookup, _)) => [Some((&lookup.ledger, lookup.key)), None],
+            Self::Single(Operation::Take(Taking { ledger, correction, .. }, ..)) => {
+                [Some((ledger, correction.key)), Some((&correction.limit, correction.key))]
+            }
+            Self::Single(Operation::Check(..) | Operation::Acquire(..)) | Self::Merged(..) => [None, None],
         };
-        self.counters().iter().map(|counter| (&*counter.limit.scope, counter.key)).chain(settled)
+        let counters = self.counters().iter().map(|counter| (&counter.limit, counter.key));
+        counters.chain(ledger).chain(settled).map(|(limit, key)| (&*limit.scope, key))
     }
 
     /// Returns the number of times that the cost is charged at most.
@@ -46,7 +50,11 @@ impl BatchEntry {
             Self::Single(Operation::Check(..)) => 1,
             Self::Single(Operation::Acquire(_, wanted, _)) => *wanted,
             Self::Single(
-                Operation::Settle(..) | Operation::Charge(..) | Operation::Reset(..) | Operation::Take(..),
+                Operation::Settle(..)
+                | Operation::Charge(..)
+                | Operation::Reset(..)
+                | Operation::Find(..)
+                | Operation::Take(..),
             ) => 0,
         }
     }
@@ -82,7 +90,7 @@ impl Operation {
         match self {
             Self::Check(check, _) => check,
             Self::Acquire(counter, ..) => std::slice::from_ref(counter),
-            Self::Settle(..) | Self::Charge(..) | Self::Reset(..) | Self::Take(..) => &[],
+            Self::Settle(..) | Self::Charge(..) | Self::Reset(..) | Self::Find(..) | Self::Take(..) => &[],
         }
     }
 
@@ -93,7 +101,8 @@ impl Operation {
             Self::Acquire(counter, ..) => weight(&counter.limit),
             Self::Settle(settlement, _) => weight(&settlement.limit),
             Self::Charge(counter, _) | Self::Reset(counter, _) => weight(&counter.limit),
-            Self::Take(taking, _) => weight(&taking.ledger),
+            Self::Find(lookup, _) => weight(&lookup.ledger),
+            Self::Take(taking, ..) => weight(&taking.ledger) + weight(&taking.correction.limit),
         }
     }
 }

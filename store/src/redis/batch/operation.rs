@@ -4,7 +4,7 @@ use sluice_limiter::Reserved;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::check::{CheckRequest, CheckResponse, Counter, Grant, Settlement, Taking};
+use crate::check::{CheckRequest, CheckResponse, Counter, Grant, Lookup, Settlement, Taking};
 use crate::failure::StoreError;
 
 /// Maximum number of waiting operations. The server cannot run more than a few batches within the latency
@@ -35,8 +35,10 @@ pub(crate) enum Operation {
     Charge(Counter, Responder<()>),
     /// Removes a counter, and returns the time. Its cost has no meaning.
     Reset(Counter, Responder<u64>),
-    /// Takes a reservation out of a ledger.
-    Take(Taking, Responder<Option<Reserved>>),
+    /// Looks at a reservation.
+    Find(Lookup, Responder<Option<Reserved>>),
+    /// Settles a reservation. If more was used, the counter is charged the rest.
+    Take(Taking, Option<Counter>, Responder<bool>),
 }
 
 impl PendingOperation {
@@ -45,6 +47,7 @@ impl PendingOperation {
         match &self.operation {
             Operation::Check(_, caller) => caller.is_closed(),
             Operation::Acquire(.., caller) => caller.is_closed(),
+            Operation::Find(_, caller) => caller.is_closed(),
             Operation::Settle(..) | Operation::Charge(..) | Operation::Reset(..) | Operation::Take(..) => {
                 false
             }
@@ -60,7 +63,8 @@ impl Operation {
             Self::Acquire(.., caller) => drop(caller.send(Err(error))),
             Self::Settle(_, caller) | Self::Charge(_, caller) => drop(caller.send(Err(error))),
             Self::Reset(_, caller) => drop(caller.send(Err(error))),
-            Self::Take(_, caller) => drop(caller.send(Err(error))),
+            Self::Find(_, caller) => drop(caller.send(Err(error))),
+            Self::Take(.., caller) => drop(caller.send(Err(error))),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use redis::Value;
 use sluice_limiter::RecordView;
-use sluice_limiter::{MAX_COUNT, Overrun, Rate, Record, Reserved};
+use sluice_limiter::{Holder, MAX_COUNT, Overrun, Rate, Record, Reserved};
 use smallvec::SmallVec;
 
 use super::key_names::KeyNames;
@@ -43,8 +43,10 @@ pub(super) enum EntryResult {
     /// Number of times that the check was admitted, the states afterwards, and what is known about new keys.
     Decided(u64, States, NewKeys),
     Settled,
-    /// The reservation that was taken.
-    Taken(Option<Reserved>),
+    /// The reservation that was found.
+    Found(Option<Reserved>),
+    /// Whether there was the reservation, which is settled then.
+    Taken(bool),
     /// The script did not decide the check.
     Undecided,
     /// A value in Redis cannot be used.
@@ -209,11 +211,25 @@ impl Reply {
         if let BatchEntry::Single(Operation::Settle(..) | Operation::Reset(..)) = entry {
             return Ok(broken(first).unwrap_or(EntryResult::Settled));
         }
-        if let BatchEntry::Single(Operation::Take(..)) = entry {
-            let (millis, micros) = (count(&mut self.rest)?, count(&mut self.rest)?);
-            let cost = u64::try_from(first).unwrap_or(0);
-            let taken = (cost > 0).then_some(Reserved { cost, charged: millis * 1000 + micros });
-            return Ok(broken(first).unwrap_or(EntryResult::Taken(taken)));
+        if let BatchEntry::Single(Operation::Find(..)) = entry {
+            let [cost, millis, micros] =
+                [count(&mut self.rest)?, count(&mut self.rest)?, count(&mut self.rest)?];
+            let id = u64::try_from(first).ok().and_then(|id| Holder::new(id).ok());
+            let found = id.map(|id| Reserved { id, cost, charged: millis * 1000 + micros });
+            return Ok(broken(first).unwrap_or(EntryResult::Found(found)));
+        }
+        if let BatchEntry::Single(Operation::Take(_, more, _)) = entry {
+            match first {
+                1 => {}
+                0 => return Ok(EntryResult::Taken(false)),
+                code => return broken(code).ok_or(InvalidReply),
+            }
+            // A counter that cannot be corrected has no charge either.
+            let is_made = integer(&mut self.rest)? >= 0;
+            if let (true, Some(counter)) = (is_made, more) {
+                counter.limit.rates.iter().try_for_each(|rate| self.state(rate).map(drop))?;
+            }
+            return Ok(EntryResult::Taken(true));
         }
         if let Some(result) = broken(first) {
             return Ok(result);
@@ -240,7 +256,9 @@ impl Reply {
             let (place, keys) = (count(&mut self.rest)?, count(&mut self.rest)?);
             let (entry, counter) = ((place / 32) as usize, place % 32);
             let counters = match entries.get(entry) {
-                Some(BatchEntry::Single(Operation::Charge(counter, _))) => std::slice::from_ref(counter),
+                Some(BatchEntry::Single(
+                    Operation::Charge(counter, _) | Operation::Take(_, Some(counter), _),
+                )) => std::slice::from_ref(counter),
                 entry => entry.map_or(&[][..], BatchEntry::counters),
             };
             let limit = &counters.get(counter as usize).ok_or(InvalidReply)?.limit;

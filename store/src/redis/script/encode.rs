@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::call::{ScriptArguments, pack};
 use super::key_names::KeyNames;
-use crate::check::{Counter, KeyHash, LimitSpec, Settlement, Taking};
+use crate::check::{Counter, KeyHash, LimitSpec, Lookup, Settlement, Taking};
 use crate::redis::batch::{Batch, BatchEntry, Operation, Run, others};
 use crate::redis::scripts::Script;
 
@@ -113,6 +113,8 @@ const CHECK: u64 = 1;
 const CHARGE: u64 = 3;
 /// The number of a reset.
 const RESET: u64 = 4;
+/// The number of a look at a reservation.
+const LOOKUP: u64 = 5;
 /// The number of a taking.
 const TAKING: u64 = 6;
 
@@ -125,7 +127,8 @@ fn encode_general(entries: &[BatchEntry], context: CallContext<'_>) -> ScriptArg
                 encoder.check(CHARGE, std::slice::from_ref(counter), 1);
             }
             BatchEntry::Single(Operation::Reset(counter, _)) => encoder.reset(counter),
-            BatchEntry::Single(Operation::Take(taking, _)) => encoder.taking(taking),
+            BatchEntry::Single(Operation::Find(lookup, _)) => encoder.lookup(lookup),
+            BatchEntry::Single(Operation::Take(taking, more, _)) => encoder.taking(taking, more.as_ref()),
             check => encoder.check(CHECK, check.counters(), check.times()),
         }
     }
@@ -200,10 +203,22 @@ impl<'a> Encoder<'a> {
         self.operations.extend([RESET, index, limit]);
     }
 
-    /// Adds a taking.
-    fn taking(&mut self, taking: &'a Taking) {
-        let index = self.key(&taking.ledger, taking.key);
-        self.operations.extend([TAKING, index, taking.id.map_or(0, Holder::get)]);
+    /// Adds a look at a reservation.
+    fn lookup(&mut self, lookup: &'a Lookup) {
+        let index = self.key(&lookup.ledger, lookup.key);
+        self.operations.extend([LOOKUP, index, lookup.id.map_or(0, Holder::get)]);
+    }
+
+    /// Adds a taking, and its correction. `more` is the counter that is charged if something more was used.
+    fn taking(&mut self, taking: &'a Taking, more: Option<&'a Counter>) {
+        let index = self.key(&taking.ledger, taking.correction.key);
+        self.operations.extend([TAKING, index, taking.id.get(), 0]);
+        let begin = self.operations.len();
+        match more {
+            Some(counter) => self.check(CHARGE, std::slice::from_ref(counter), 1),
+            None => self.settlement(&taking.correction),
+        }
+        self.operations[begin - 1] = (self.operations.len() - begin) as u64;
     }
 
     /// Returns the index of a limit, and adds the limit if it is new.

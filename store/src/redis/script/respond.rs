@@ -46,13 +46,21 @@ fn respond_to_entry(entry: BatchEntry, result: EntryResult, now: u64) {
                     let _ = caller.send(Ok(()));
                 }
                 BatchEntry::Single(Operation::Reset(_, caller)) => drop(caller.send(Ok(now))),
-                BatchEntry::Single(Operation::Check(..) | Operation::Acquire(..) | Operation::Take(..))
+                BatchEntry::Single(
+                    Operation::Check(..) | Operation::Acquire(..) | Operation::Find(..) | Operation::Take(..),
+                )
                 | BatchEntry::Merged(..) => {}
             }
             return;
         }
+        EntryResult::Found(found) => {
+            if let BatchEntry::Single(Operation::Find(_, caller)) = entry {
+                let _ = caller.send(Ok(found));
+            }
+            return;
+        }
         EntryResult::Taken(taken) => {
-            if let BatchEntry::Single(Operation::Take(_, caller)) = entry {
+            if let BatchEntry::Single(Operation::Take(.., caller)) = entry {
                 let _ = caller.send(Ok(taken));
             }
             return;

@@ -17,6 +17,13 @@ use crate::world::{ALL, Focus, World};
 pub(crate) struct Section {
     focus: Focus,
     seed: u64,
+    /// Its commands, in their order. Most mutants differ in the first piece.
+    pieces: Vec<Piece>,
+}
+
+/// Commands that are sent at once.
+#[derive(Default)]
+struct Piece {
     commands: Vec<u8>,
     /// Where the hash of which script stands in the commands.
     hashes: Vec<(usize, Script)>,
@@ -28,9 +35,11 @@ pub(crate) struct Section {
 pub(crate) const SEED: u64 = 1;
 /// The number of checks in a section.
 pub(crate) const CHECKS_PER_SECTION: u64 = 300;
-/// A command behind all others, and the reply to it.
-const END: &[u8] = b"*2\r\n$4\r\nECHO\r\n$24\r\nthe section ends with it\r\n";
-const END_REPLY: &[u8] = b"$24\r\nthe section ends with it\r\n";
+/// The number of pipelines in a piece.
+const PIPELINES_PER_PIECE: usize = 24;
+/// A command behind all others of a piece, and the reply to it.
+const END: &[u8] = b"*2\r\n$4\r\nECHO\r\n$22\r\nthe piece ends with it\r\n";
+const END_REPLY: &[u8] = b"$22\r\nthe piece ends with it\r\n";
 /// Mutants that a server loads before it is told to forget all scripts.
 const KEPT_MUTANTS: u32 = 50;
 /// A mutant whose replies take longer is caught. Those of the scripts themselves take less than a second, also on
@@ -95,10 +104,10 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Records the batches that pass through it.
+/// Records the pipelines that pass through it.
 struct Recorder<'a> {
     connection: &'a mut Connection,
-    commands: Vec<u8>,
+    pipelines: Vec<Vec<u8>>,
 }
 
 impl ConnectionLike for Recorder<'_> {
@@ -107,7 +116,7 @@ impl ConnectionLike for Recorder<'_> {
     }
 
     fn req_packed_commands(&mut self, commands: &[u8], from: usize, count: usize) -> RedisResult<Vec<Value>> {
-        self.commands.extend_from_slice(commands);
+        self.pipelines.push(commands.to_vec());
         self.connection.req_packed_commands(commands, from, count)
     }
 
@@ -147,18 +156,26 @@ impl<'a> Hunter<'a> {
 
     /// Compares the scripts themselves, and returns the section or their first difference from the reference.
     pub(crate) fn record(&mut self, focus: Focus, seed: u64) -> Result<Section, String> {
-        let mut recorder = Recorder { connection: &mut self.connection, commands: vec![] };
+        let mut recorder = Recorder { connection: &mut self.connection, pipelines: vec![] };
         run(&mut World::new(seed, focus), self.sources, &mut recorder, CHECKS_PER_SECTION)?;
-        let mut commands = recorder.commands;
+        let pipelines = recorder.pipelines;
+        let mut pieces: Vec<_> =
+            pipelines.chunks(PIPELINES_PER_PIECE).map(|some| self.piece(some.concat())).collect();
+        for piece in &mut pieces {
+            piece.replies = self.send(piece, None).map_err(|error| error.to_string())?;
+        }
+        Ok(Section { focus, seed, pieces })
+    }
+
+    /// Finds the hashes in commands.
+    fn piece(&self, mut commands: Vec<u8>) -> Piece {
         let length = self.hashes[0].len();
         let script_at =
             |bytes: &[u8]| Script::ALL.into_iter().find(|&one| self.hash(one).as_bytes() == bytes);
         let places = commands.windows(length).enumerate();
         let hashes = places.filter_map(|(at, bytes)| Some((at, script_at(bytes)?))).collect();
         commands.extend_from_slice(END);
-        let mut section = Section { focus, seed, commands, hashes, replies: vec![] };
-        section.replies = self.replay(&section, None).map_err(|error| error.to_string())?;
-        Ok(section)
+        Piece { commands, hashes, replies: vec![] }
     }
 
     /// Compares a mutant with the reference until the first difference, in sections of focuses that use the
@@ -180,9 +197,9 @@ impl<'a> Hunter<'a> {
                 continue;
             }
             checks += CHECKS_PER_SECTION;
-            match self.replay(section, Some((mutant.script, &hash))) {
-                Ok(replies) if replies == section.replies => continue,
-                Ok(_) => {}
+            match self.replies_equal(section, (mutant.script, &hash)) {
+                Ok(true) => continue,
+                Ok(false) => {}
                 Err(error) => {
                     self.restart();
                     self.order[..=turn].rotate_right(1);
@@ -202,16 +219,26 @@ impl<'a> Hunter<'a> {
         Outcome::Survived
     }
 
-    /// Sends all commands of a section at once, with the hash of a mutant, and returns the replies.
-    fn replay(&mut self, section: &Section, mutant: Option<(Script, &str)>) -> io::Result<Vec<u8>> {
-        let mut commands = section.commands.clone();
-        for &(at, script) in &section.hashes {
+    /// Sends a section with the hash of a mutant, until a reply differs from that to the script itself.
+    fn replies_equal(&mut self, section: &Section, mutant: (Script, &str)) -> io::Result<bool> {
+        for piece in &section.pieces {
+            if self.send(piece, Some(mutant))? != piece.replies {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends a piece, with the hash of a mutant, and returns the replies.
+    fn send(&mut self, piece: &Piece, mutant: Option<(Script, &str)>) -> io::Result<Vec<u8>> {
+        let mut commands = piece.commands.clone();
+        for &(at, script) in &piece.hashes {
             let hash =
                 mutant.filter(|mutant| mutant.0 == script).map_or(self.hash(script), |mutant| mutant.1);
             commands[at..at + hash.len()].copy_from_slice(hash.as_bytes());
         }
         self.stream.write_all(&commands)?;
-        let (mut replies, mut length) = (vec![0; section.replies.len() + (1 << 16)], 0);
+        let (mut replies, mut length) = (vec![0; piece.replies.len() + (1 << 16)], 0);
         while !replies[..length].ends_with(END_REPLY) {
             if length == replies.len() {
                 replies.resize(2 * length, 0);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rand::Rng;
 use rand::seq::IndexedRandom;
 use sluice_limiter::{Algorithm, Holder, MAX_COUNT};
-use sluice_store::{Counter, KeyHash, LimitSpec, Settlement, Taking};
+use sluice_store::{Counter, KeyHash, LimitSpec, Lookup, Settlement, Taking};
 
 use super::state::{BatchEntry, CROWD, EARLIEST, Focus, World, key_of, name};
 
@@ -78,7 +78,7 @@ impl World {
             .collect()
     }
 
-    /// Returns the taking of a reservation, mostly of a limit that has some.
+    /// Returns a look at a reservation or its settlement, mostly of a limit that has some.
     fn taking(&mut self) -> BatchEntry {
         let is_ledger = |limit: &Arc<LimitSpec>| {
             limit.rates.iter().any(|rate| matches!(rate.algorithm, Algorithm::Reservations { .. }))
@@ -86,7 +86,19 @@ impl World {
         let ledger = (0..8).map(|_| self.any_limit()).find(is_ledger);
         let ledger = ledger.unwrap_or_else(|| self.any_limit());
         let id = Holder::new(self.rng.random_range(0..5)).ok();
-        BatchEntry::Take(Taking { ledger, key: self.key(), id })
+        let Some(id) = id.filter(|_| self.rng.random_bool(0.7)) else {
+            return BatchEntry::Find(Lookup { ledger, key: self.key(), id });
+        };
+        match self.settlement() {
+            BatchEntry::Settle(correction) => BatchEntry::Take(Taking { ledger, id, correction }, None),
+            BatchEntry::Charge(counter) => {
+                let Counter { limit, key, cost } = counter.clone();
+                let correction =
+                    Settlement { limit, key, charged: self.now, delta: cost as i64, overflowed: false };
+                BatchEntry::Take(Taking { ledger, id, correction }, Some(counter))
+            }
+            _ => unreachable!("a correction is one of both"),
+        }
     }
 
     /// Returns a random settlement.

@@ -4,8 +4,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 use sluice_limiter::{Decision, Overrun, Rate, Record};
-use sluice_store::check::{Decisions, Records, charge, decide_with_overflow, settle, take, was_rebased};
-use sluice_store::{Counter, KeyHash, LimitSpec, Settlement, Taking};
+use sluice_store::check::{
+    Decisions, Records, charge, decide_with_overflow, find, settle, take, was_rebased,
+};
+use sluice_store::{Counter, KeyHash, LimitSpec, Lookup, Settlement, Taking};
 
 use super::keys::overflow_name;
 use super::state::{BatchEntry, Stored, World, name};
@@ -18,7 +20,8 @@ impl World {
             BatchEntry::Charge(counter) => self.check(std::slice::from_ref(counter), 1, true),
             BatchEntry::Settle(settlement) => vec![Value::Int(self.settle(settlement))],
             BatchEntry::Reset(limit, key) => vec![Value::Int(self.reset(limit, *key))],
-            BatchEntry::Take(taking) => self.take(taking).map(Value::Int).to_vec(),
+            BatchEntry::Find(lookup) => self.find(lookup).map(Value::Int).to_vec(),
+            BatchEntry::Take(taking, more) => self.take(taking, more.as_ref()),
         }
     }
 
@@ -33,7 +36,9 @@ impl World {
                 vec![self.records(&name(&counter.limit, counter.key)).to_vec()]
             }
             BatchEntry::Reset(limit, key) => vec![self.records(&name(limit, *key)).to_vec()],
-            BatchEntry::Take(taking) => vec![self.records(&name(&taking.ledger, taking.key)).to_vec()],
+            BatchEntry::Find(_) | BatchEntry::Take(..) => {
+                entry.names().iter().map(|name| self.records(name).to_vec()).collect()
+            }
             BatchEntry::Settle(settlement) => {
                 vec![self.records(&name(&settlement.limit, settlement.key)).to_vec()]
             }
@@ -150,15 +155,30 @@ impl World {
         0
     }
 
-    fn take(&mut self, taking: &Taking) -> [i64; 3] {
-        let name = name(&taking.ledger, taking.key);
+    fn find(&self, lookup: &Lookup) -> [i64; 4] {
+        let name = name(&lookup.ledger, lookup.key);
         if let Some(code) = self.broken(&name) {
-            return [code, 0, 0];
+            return [code, 0, 0, 0];
+        }
+        let Some(found) = find(lookup.id, self.records(&name), self.now) else { return [0; 4] };
+        [found.id.get(), found.cost, found.charged / 1000, found.charged % 1000].map(|n| n as i64)
+    }
+
+    fn take(&mut self, taking: &Taking, more: Option<&Counter>) -> Vec<Value> {
+        let name = name(&taking.ledger, taking.correction.key);
+        if let Some(code) = self.broken(&name) {
+            return vec![Value::Int(code)];
         }
         let mut records = self.records(&name).to_vec();
-        let Some(taken) = take(taking, &mut records, self.now) else { return [0; 3] };
+        if !take(taking.id, &mut records, self.now) {
+            return vec![Value::Int(0)];
+        }
         self.write(&name, records);
-        [taken.cost, taken.charged / 1000, taken.charged % 1000].map(|n| n as i64)
+        let correction = match more {
+            Some(counter) => self.check(std::slice::from_ref(counter), 1, true),
+            None => vec![Value::Int(self.settle(&taking.correction))],
+        };
+        [vec![Value::Int(1)], correction].concat()
     }
 
     fn reset(&mut self, limit: &LimitSpec, key: KeyHash) -> i64 {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use sluice_limiter::{KeyRegistry, MAX_PERIOD_MS, Record};
-use sluice_store::{Counter, KeyHash, LimitSpec, Settlement, Taking};
+use sluice_store::{Counter, KeyHash, LimitSpec, Lookup, Settlement, Taking};
 
 use super::keys::CallState;
 
@@ -135,11 +135,22 @@ pub(crate) enum BatchEntry {
     Charge(Counter),
     /// A reset.
     Reset(Arc<LimitSpec>, KeyHash),
-    /// A taking.
-    Take(Taking),
+    /// A look at a reservation.
+    Find(Lookup),
+    /// The settlement of a reservation, by a settlement or by a charge.
+    Take(Taking, Option<Counter>),
 }
 
 impl BatchEntry {
+    /// Returns the names of the counters that the entry reads in any case.
+    pub(crate) fn names_in_any_case(&self) -> Vec<String> {
+        let mut names = self.names();
+        if let Self::Take(..) = self {
+            names.truncate(1);
+        }
+        names
+    }
+
     /// Returns the names of all counters that the entry may change.
     pub(crate) fn names(&self) -> Vec<String> {
         match self {
@@ -149,7 +160,10 @@ impl BatchEntry {
             Self::Settle(settlement) => vec![name(&settlement.limit, settlement.key)],
             Self::Charge(counter) => vec![name(&counter.limit, counter.key)],
             Self::Reset(limit, key) => vec![name(limit, *key)],
-            Self::Take(taking) => vec![name(&taking.ledger, taking.key)],
+            Self::Find(lookup) => vec![name(&lookup.ledger, lookup.key)],
+            Self::Take(Taking { ledger, correction, .. }, _) => {
+                vec![name(ledger, correction.key), name(&correction.limit, correction.key)]
+            }
         }
     }
 }

@@ -10,8 +10,8 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::check::{
-    CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Records, Settlement, Taking, decide,
-    settle, take,
+    CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Lookup, Records, Settlement, Taking,
+    decide, find, settle, take,
 };
 use crate::failure::{StoreError, StoreFault, StoreHealth};
 use crate::key_usage::CounterSet;
@@ -159,11 +159,24 @@ impl Backend for FakeStore {
         Ok(())
     }
 
-    async fn take(&self, taking: Taking) -> Result<Option<Reserved>, StoreError> {
+    async fn find(&self, lookup: Lookup) -> Result<Option<Reserved>, StoreError> {
+        self.call().await?;
+        let records = self.counters().get(&(lookup.ledger.scope.clone(), lookup.key.0)).cloned();
+        Ok(records.and_then(|records| find(lookup.id, &records, self.now())))
+    }
+
+    async fn take(&self, taking: Taking) -> Result<bool, StoreError> {
+        let Taking { ledger, id, correction } = taking;
         self.call().await?;
         let mut counters = self.counters();
-        let records = counters.get_mut(&(taking.ledger.scope.clone(), taking.key.0));
-        Ok(records.and_then(|records| take(&taking, records, self.now())))
+        let records = counters.get_mut(&(ledger.scope.clone(), correction.key.0));
+        let is_taken = records.is_some_and(|records| take(id, records, self.now()));
+        if let (true, Some(records)) =
+            (is_taken, counters.get_mut(&(correction.limit.scope.clone(), correction.key.0)))
+        {
+            settle(&correction, records, self.now());
+        }
+        Ok(is_taken)
     }
 
     async fn reset(&self, limit: &Arc<LimitSpec>, key: KeyHash) -> Result<u64, StoreError> {

@@ -85,7 +85,16 @@ local function refuse_general(keys, a)
   end
   local records = 0
   while p <= size do
-    local operation, counters = a[p], 1
+    local operation, counters, correction_end = a[p], 1, nil
+    if operation == 6 then
+      local id, length = a[p + 2], a[p + 3]
+      records = records + 1
+      if not (keys[a[p + 1]] and id >= 1 and id <= 281474976710655 and length >= 1) then return REFUSED end
+      p = p + 4
+      operation, correction_end = a[p], p + length
+      -- A correction is a settlement or a charge of one counter.
+      if not (operation == 0 or operation == 2 or operation == 3 and a[p + 1] == 1) then return REFUSED end
+    end
     local is_check = operation == 1 or operation == 3
     if is_check then
       counters = a[p + 1]
@@ -104,7 +113,7 @@ local function refuse_general(keys, a)
       records = records + 1
       if not keys[a[p + 1]] or not first_rate[limit] or not first_rate[limit + 1] or records > MAX_RECORDS then return REFUSED end
       p = p + 3
-    elseif operation == 6 then
+    elseif operation == 5 then
       counters = 0
       local id = a[p + 2]
       records = records + 1
@@ -137,6 +146,7 @@ local function refuse_general(keys, a)
       end
       if records > MAX_RECORDS then return REFUSED end
     end
+    if correction_end and p ~= correction_end then return REFUSED end
   end
   -- A probe has a deadline only.
   if size > 1 and p ~= size + 1 then return REFUSED end

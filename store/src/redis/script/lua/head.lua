@@ -12,10 +12,14 @@
 --             of the limit; then five parameters for each rate of the limit (Rate::full_script_arguments);
 --          3: a charge, which is made whether or not there is room: the same;
 --          4: a reset: index of the key, index of the limit. The key is removed;
---          6: a taking: index of the key, and the id of the reservation that is taken out of it; 0 for the oldest.
--- reply    this server's time in microseconds. Then for a settlement or a reset 0; for a taking the cost of the reservation, 0 if
---          there is none, and the instant of its charge in milliseconds and the microseconds beyond; for a check the number of admitted callers, and for
---          each rate of each counter the state afterwards: slot, current count, previous count. A rate with more than one
+--          5: a look at a reservation: index of the key of its ledger, and its id; 0 for the oldest;
+--          6: the taking of a reservation out of its ledger: index of the key, its id, and how many numbers the operation has that
+--             corrects its charge. This one follows, a settlement or a charge, and is made if there is the reservation.
+-- reply    this server's time in microseconds. Then for a settlement or a reset 0; for a look the id of the reservation, 0 if there
+--          is none, its cost, and the instant of its charge in milliseconds and the microseconds beyond; for a taking 0 if there is
+--          no such reservation, or else 1, after which follows what is returned for the correction; for a check the number of
+--          admitted callers, and for each rate of each counter the state afterwards: slot, current count, previous count. A rate
+--          with more than one
 --          previous slot has a string instead of the previous count, with 6 bytes for each previous slot. A log has the newest
 --          instant, the number of instants, and the instant that must leave before the cost fits. A concurrency limit has the
 --          latest end of a lease, the number of slots in use, and 0. A block has its end or that of the newest denial, the number

@@ -1,5 +1,5 @@
 -- Runs the batch: reads the limits, decides the operations one after another, and writes what has changed.
--- Uses the head, the codec, `rules`, `decide`, `settle`, `reset`, `take` and `write`.
+-- Uses the head, the codec, `rules`, `decide`, `settle`, `reset` and `write`.
 
 local p, rates = 3, 0
 for limit = 1, a[2] or 0 do
@@ -18,10 +18,11 @@ end
 
 local operations = 0
 while p <= #a do
-  local operation = a[p] == 6 and take or a[p] == 4 and reset or a[p] % 2 == 1 and decide or settle
-  p = operation(p + 1, operations, a[p] > 1)
-  operations = operations + 1
+  local number, count = a[p], nil
+  local operation = number > 4 and rules(RESERVATIONS).look_or_take or number == 4 and reset or number % 2 == 1 and decide or settle
+  p, count = operation(p + 1, operations, number > 1)
   if type(p) == 'table' then return p end
+  operations = operations + (count or 1)
 end
 
 write()

@@ -1,4 +1,4 @@
-"""driver.py URL NUMBER: sends so many requests, and prints the status of each, or that the client gave up."""
+"""obey.py URL NUMBER: sends so many requests, and prints the status of each, or that the client gave up."""
 
 import sys
 

@@ -1,4 +1,4 @@
-// driver.ts URL NUMBER: sends so many requests, and prints the status of each, or that the client gave up.
+// obey.ts URL NUMBER: sends so many requests, and prints the status of each, or that the client gave up.
 import { Client, GaveUp } from "./obey.js";
 
 declare const process: { argv: string[] };

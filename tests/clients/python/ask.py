@@ -1,4 +1,4 @@
-"""drive.py SERVICE NOBODY SILENCE: asks a service, an address without one, and one that takes requests and never answers. Prints
+"""ask.py SERVICE NOBODY SILENCE: asks a service, an address without one, and one that takes requests and never answers. Prints
 the answers.
 
 drive.py SCRIPT: sends what scripted responses are for.

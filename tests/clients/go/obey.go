@@ -1,4 +1,4 @@
-// driver URL NUMBER: sends so many requests, and prints the status of each, or that the client gave up.
+// obey URL NUMBER: sends so many requests, and prints the status of each, or that the client gave up.
 package main
 
 import (

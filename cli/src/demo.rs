@@ -1,8 +1,9 @@
-//! `make demo`: a small application, `sluice run` in front of it as a separate process, and real requests.
-//! Prints the responses that a client receives, and fails if they do not match the policy.
+//! A small application, `sluice run` in front of it as a separate process, and real requests. Prints the responses that a
+//! client receives, and fails if they do not match the policy.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
+use std::io::{Write as _, stdout};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -10,7 +11,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
-use clap::Parser;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::service::service_fn;
@@ -24,24 +24,12 @@ use tokio::process::{Child, Command};
 /// Longest time that the demo waits for anything.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Demonstrates `sluice run`.
-#[derive(Debug, Parser)]
-struct Args {
+/// Arguments of the demonstration.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DemoArgs {
     /// Policy file with one limit that has one rate and identifies clients by one header
-    #[arg(long, default_value = "examples/demo.yaml")]
+    #[arg(long, value_name = "FILE")]
     policy: PathBuf,
-}
-
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> anyhow::Result<()> {
-    let Args { policy } = Args::parse();
-    // Cargo puts examples into a subdirectory of the binaries' directory.
-    let demo_program = std::env::current_exe().context("cannot find the path of the demo")?;
-    let directory =
-        demo_program.parent().and_then(Path::parent).context("the demo has no parent directory")?;
-    let sluice = directory.join("sluice");
-    ensure!(sluice.exists(), "{} does not exist: run cargo build -p sluice --bin sluice", sluice.display());
-    demo(&sluice, &policy).await.map(|_| ())
 }
 
 /// The parts of the policy that the demo needs.
@@ -51,22 +39,24 @@ struct Terms {
     period: Duration,
 }
 
-/// Runs the demo and returns the number of requests that were admitted in a window.
-pub(crate) async fn demo(sluice: &Path, policy: &Path) -> anyhow::Result<u64> {
+/// Runs the demonstration.
+pub(crate) async fn demo(DemoArgs { policy }: &DemoArgs) -> anyhow::Result<()> {
+    let sluice = std::env::current_exe().context("cannot find the path of this program")?;
     let terms = terms(policy)?;
     let Terms { header, requests, period } = &terms;
-    println!("{}: {requests} requests per {period:?} for each {header}", policy.display());
+    writeln!(stdout(), "{}: {requests} requests per {period:?} for each {header}", policy.display())?;
     let application = application().await?;
-    let mut sluice_run = SluiceRun::start(sluice, policy, application).await?;
-    println!(
+    let mut sluice_run = SluiceRun::start(&sluice, policy, application).await?;
+    writeln!(
+        stdout(),
         "sluice run listens on {} and forwards to an application on {application}\n",
         sluice_run.address
-    );
+    )?;
 
     let (client, responses) = burst(sluice_run.address, &terms).await?;
-    println!("GET / with {header}: {client}");
+    writeln!(stdout(), "GET / with {header}: {client}")?;
     for (n, response) in responses.iter().enumerate() {
-        println!("{:>4}.  {}", n + 1, response.line());
+        writeln!(stdout(), "{:>4}.  {}", n + 1, response.line())?;
     }
     let admitted = responses.iter().filter(|response| response.status == StatusCode::OK).count() as u64;
     ensure!(admitted == *requests, "{admitted} requests were admitted, but the limit is {requests}");
@@ -74,11 +64,11 @@ pub(crate) async fn demo(sluice: &Path, policy: &Path) -> anyhow::Result<u64> {
     else {
         bail!("a request over the limit was admitted");
     };
-    println!("\nThe last response in full:\n{}", denied.full());
+    writeln!(stdout(), "\nThe last response in full:\n{}", denied.full())?;
     ensure!(denied.body.contains("quota-exceeded"), "the body of the denial does not contain quota-exceeded");
 
     let other = send(sluice_run.address, header, "another-client").await?;
-    println!("Another client is not affected:\n       {}", other.line());
+    writeln!(stdout(), "Another client is not affected:\n       {}", other.line())?;
     ensure!(other.status == StatusCode::OK, "another client was denied");
 
     let wait = denied
@@ -89,15 +79,16 @@ pub(crate) async fn demo(sluice: &Path, policy: &Path) -> anyhow::Result<u64> {
     ensure!(wait <= MAX_WAIT, "Retry-After is {wait:?}: use a policy with a shorter period");
     tokio::time::sleep(wait).await;
     let again = send(sluice_run.address, header, &client).await?;
-    println!("\n{client} again, after {wait:?} as Retry-After demands:\n       {}", again.line());
+    writeln!(stdout(), "\n{client} again, after {wait:?} as Retry-After demands:\n       {}", again.line())?;
     ensure!(again.status == StatusCode::OK, "the request was denied after the time in Retry-After");
 
     sluice_run.end().await?;
-    println!(
+    writeln!(
+        stdout(),
         "\nsluice run ended on SIGTERM with exit code 0. {admitted} of {} requests were admitted.",
         responses.len()
-    );
-    Ok(admitted)
+    )?;
+    Ok(())
 }
 
 /// Sends one request more than the limit, all within one window that is aligned to the clock, where the limit

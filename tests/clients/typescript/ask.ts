@@ -1,4 +1,4 @@
-// drive.ts SERVICE NOBODY SILENCE: asks a service, an address without one, and one that takes requests and never answers. Prints
+// ask.ts SERVICE NOBODY SILENCE: asks a service, an address without one, and one that takes requests and never answers. Prints
 // the answers.
 //
 // drive.ts SCRIPT: sends what scripted responses are for.

@@ -1,4 +1,4 @@
-// drive SERVICE NOBODY SILENCE: asks a service, an address without one, and one that takes requests and never answers. Prints
+// ask SERVICE NOBODY SILENCE: asks a service, an address without one, and one that takes requests and never answers. Prints
 // the answers.
 //
 // drive SCRIPT: sends what scripted responses are for.
