@@ -103,13 +103,12 @@ async fn policies_take_effect_with_the_credentials_and_are_reported_after_that()
     let report = test.operator.report().await;
     assert_eq!(report.policies, BTreeMap::from([("uid-a".into(), applied(&ten))]));
     assert!(is_healthy(&report));
-    assert_eq!(report.session, session.name);
     assert_eq!(test.limit().await, "10", "a reported policy has taken effect");
     assert_eq!(page(test.sidecar.admin().unwrap(), "/startupz").await.status, 200);
 }
 
 #[tokio::test]
-async fn the_reports_of_a_session_share_a_connection() {
+async fn a_session_is_one_connection() {
     let mut test = Following::start().await;
     let session = test.operator.session().await;
     session.credentials("1");
@@ -117,11 +116,7 @@ async fn the_reports_of_a_session_share_a_connection() {
         session.policies("2", &[("uid-a", &json("a", requests))]);
         test.operator.report().await;
     }
-    assert_eq!(
-        test.operator.connections.load(Ordering::SeqCst),
-        2,
-        "one for the session and one for reports"
-    );
+    assert_eq!(test.operator.connections.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
@@ -234,13 +229,13 @@ async fn a_new_session_continues_after_the_last_event_applied() {
     let session = test.operator.session().await;
     assert_eq!(session.last_event_id.as_deref(), Some("7"), "a malformed event was not applied");
     assert_eq!(test.limit().await, "10", "policies still apply without the operator");
-    let report = test.operator.report().await;
-    assert_eq!(report.session, session.name, "active policies are reported in the new session");
+    let (of_session, report) = test.operator.report_of_session().await;
+    assert_eq!(of_session, session.name, "active policies are reported in the new session");
     assert_eq!(report.policies["uid-a"], applied(&json("a", 10)));
     let eleven = json("a", 11);
     session.event("policies", "9", &message(false, &[("uid-a", &eleven)]));
-    let report = test.operator.report().await;
-    assert_eq!((&report.policies["uid-a"], &report.session), (&applied(&eleven), &session.name));
+    let (of_session, report) = test.operator.report_of_session().await;
+    assert_eq!((&report.policies["uid-a"], of_session), (&applied(&eleven), session.name.clone()));
 }
 
 #[tokio::test]

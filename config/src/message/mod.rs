@@ -1,7 +1,7 @@
 //! The messages between the operator and a sidecar. Each message carries a version. A receiver ignores fields
 //! and events that it does not know.
 //!
-//! The operator sends server-sent events over `GET /v1/stream`:
+//! A session is one connection: `GET /v1/stream` changes its protocol. Then the operator sends server-sent events:
 //!
 //! - [`policies`]: the pod's compiled policies.
 //! - [`replicas`]: the number of pods that each policy selects.
@@ -10,12 +10,11 @@
 //!
 //! A policy may refer to content by its hash, which the sidecar fetches with `GET /v1/blobs/HASH` unless it has it.
 //!
-//! An event's `id` covers everything that was published up to it. The sidecar answers with `POST
-//! /v1/reports`:
+//! An event's `id` covers everything that was published up to it. The sidecar answers with lines of JSON:
 //!
 //! - [`report`]: which policies it applied, the health of the store, and the results of resets.
 //!
-//! - [`protocol`]: the version, the paths, the header and the event names.
+//! - [`protocol`]: the version, the paths, the headers and the event names.
 
 pub mod credentials;
 pub mod policies;
@@ -28,8 +27,8 @@ pub use crate::policy::PolicyUid;
 pub use credentials::{Credentials, TokenKeys};
 pub use policies::{Policies, PublishedPolicy};
 pub use protocol::{
-    BLOBS_PATH, CREDENTIALS_EVENT, LIVE_EVENT, MAX_BLOB, POLICIES_EVENT, REPORTS_PATH, RESETS_EVENT,
-    SESSION_HEADER, STREAM_PATH, VERSION,
+    BLOBS_PATH, CREDENTIALS_EVENT, LIVE_EVENT, MAX_BLOB, POLICIES_EVENT, REFUSED_EVENT, RESETS_EVENT,
+    SESSION_HEADER, SESSION_PROTOCOL, STREAM_PATH, VERSION,
 };
 pub use replicas::{LiveReplicas, Replica};
 pub use report::{

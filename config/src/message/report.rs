@@ -16,15 +16,12 @@ pub const MAX_SHADOW_DENIED: usize = 48;
 /// text, which the operator reads only if the limit exists.
 pub type ShadowDenied = BTreeMap<String, BTreeMap<String, String>>;
 
-/// A sidecar's report about itself, sent with `POST /v1/reports`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A sidecar's report about itself, which replaces the one before.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     /// Message version, [`crate::message::VERSION`].
     pub version: u32,
-    /// Name of the session, from [`crate::message::SESSION_HEADER`].
-    #[serde(rename = "stream")]
-    pub session: String,
     /// State of every policy that the sidecar has received.
     pub policies: BTreeMap<PolicyUid, PolicyReport>,
     /// Health of each store that some policy uses, by the name of the store.

@@ -31,10 +31,6 @@ pub struct Operator {
     token_file: PathBuf,
 }
 
-/// A connection to the operator that is kept for further requests.
-#[derive(Debug, Default)]
-pub(crate) struct KeptConnection(Option<SendRequest<Full<Bytes>>>);
-
 /// A URL that cannot be an operator's.
 #[derive(Debug, thiserror::Error)]
 #[error("invalid URL of the operator {0:?}: write https://HOST:PORT")]
@@ -77,15 +73,6 @@ impl Operator {
     /// Sends a request on a new connection.
     pub(crate) async fn send(
         &self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, OperatorError> {
-        self.send_on(&mut KeptConnection::default(), request).await
-    }
-
-    /// Sends a request on a connection that is kept, or on a new one if there is none, and keeps it.
-    pub(crate) async fn send_on(
-        &self,
-        kept: &mut KeptConnection,
         mut request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, OperatorError> {
         let token = read(&self.token_file)?;
@@ -96,20 +83,7 @@ impl Operator {
         if let Ok(host) = HeaderValue::from_str(&self.authority) {
             request.headers_mut().insert(HOST, host);
         }
-        let sending = async {
-            let mut before = kept.0.take();
-            let is_open = match &mut before {
-                Some(sender) => sender.ready().await.is_ok(),
-                None => false,
-            };
-            let mut sender = match before.filter(|_| is_open) {
-                Some(sender) => sender,
-                None => self.connect().await?,
-            };
-            let response = sender.send_request(request).await?;
-            kept.0 = Some(sender);
-            Ok(response)
-        };
+        let sending = async { Ok(self.connect().await?.send_request(request).await?) };
         tokio::time::timeout(TIMEOUT, sending).await.unwrap_or(Err(OperatorError::Timeout))
     }
 
@@ -118,7 +92,7 @@ impl Operator {
         let stream = TcpStream::connect(&self.authority).await.map_err(OperatorError::Connect)?;
         let stream = tls.connect(self.server_name.clone(), stream).await.map_err(OperatorError::Connect)?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
+        tokio::spawn(connection.with_upgrades());
         Ok(sender)
     }
 

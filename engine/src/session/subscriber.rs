@@ -4,20 +4,23 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::{ACCEPT, HeaderName};
+use bytes::{Bytes, BytesMut};
+use http::header::{CONNECTION, HeaderName, UPGRADE};
 use http::{HeaderValue, Request, StatusCode, Uri};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::Incoming;
+use http_body_util::Full;
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use sluice_config::message::{
-    CREDENTIALS_EVENT, LIVE_EVENT, POLICIES_EVENT, Policies, RESETS_EVENT, Report, Resets, SESSION_HEADER,
-    STREAM_PATH, ShadowDenied, TokenKeys, VERSION,
+    CREDENTIALS_EVENT, LIVE_EVENT, POLICIES_EVENT, Policies, REFUSED_EVENT, RESETS_EVENT, Report, Resets,
+    SESSION_HEADER, SESSION_PROTOCOL, STREAM_PATH, ShadowDenied, TokenKeys, VERSION,
 };
 use sluice_config::policy::BlobHash;
+use tokio::io::{AsyncReadExt as _, split};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -36,6 +39,8 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time in which all content that the policies of an event refer to must arrive.
 const CONTENT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes that are read at once.
+const CHUNK: usize = 8 << 10;
 /// Interval at which the health of the store is reported, if it has changed.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which the clients that limits in Shadow would have denied are reported.
@@ -89,7 +94,11 @@ enum SessionEnd {
     #[error("no data received for {SILENCE_TIMEOUT:?}")]
     Silent,
     #[error("the connection failed: {0}")]
-    Connection(#[from] hyper::Error),
+    Connection(#[from] io::Error),
+    #[error("the connection did not change to the protocol of sessions: {0}")]
+    Upgrade(#[from] hyper::Error),
+    #[error("the operator refused a report: {0}")]
+    Refused(String),
     #[error(transparent)]
     Format(#[from] SseError),
     #[error("cannot parse an event of type {kind:?}: {error}")]
@@ -148,9 +157,9 @@ impl Subscriber {
         let mut backoff = Backoff::default();
         loop {
             match self.open().await {
-                Ok((session, body)) => {
+                Ok((session, connection)) => {
                     backoff.connected();
-                    let Err(reason) = self.receive(session, body, &mut backoff).await;
+                    let Err(reason) = self.receive(session, connection, &mut backoff).await;
                     tracing::warn!(%reason, "the session with the operator ended");
                 }
                 Err(reason) => tracing::warn!(%reason, "cannot open a session with the operator"),
@@ -159,40 +168,44 @@ impl Subscriber {
         }
     }
 
-    /// Opens a session that continues after the last event that was applied. Returns its name and its events.
-    async fn open(&self) -> Result<(String, Incoming), SessionEnd> {
+    /// Opens a session that continues after the last event that was applied. Returns its name and its connection.
+    async fn open(&self) -> Result<(String, TokioIo<Upgraded>), SessionEnd> {
         let mut request = Request::new(Full::new(Bytes::new()));
         *request.uri_mut() = Uri::from_static(STREAM_PATH);
-        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        request.headers_mut().insert(UPGRADE, HeaderValue::from_static(SESSION_PROTOCOL));
         if let Some(id) = self.applied.as_ref().and_then(|id| HeaderValue::from_str(id).ok()) {
             request.headers_mut().insert(LAST_EVENT_ID, id);
         }
         let response = self.operator.send(request).await?;
-        if response.status() != StatusCode::OK {
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(SessionEnd::Status(response.status()));
         }
         let name = response.headers().get(SESSION_HEADER).and_then(|name| name.to_str().ok());
         let name = name.ok_or(SessionEnd::Unnamed)?.to_owned();
-        Ok((name, response.into_body()))
+        Ok((name, TokioIo::new(hyper::upgrade::on(response).await?)))
     }
 
     async fn receive(
         &mut self,
         session: String,
-        mut body: Incoming,
+        connection: TokioIo<Upgraded>,
         backoff: &mut Backoff,
     ) -> Result<Infallible, SessionEnd> {
         tracing::info!(session, "connected to the operator");
         self.resets.begin_session();
-        let reporter = Reporter::start(self.operator.clone());
-        let mut parser = Parser::default();
+        let (mut reader, writer) = split(connection);
+        let reporter = Reporter::start(writer);
+        let (mut parser, mut bytes) = (Parser::default(), BytesMut::new());
         let mut report_interval = tokio::time::interval(REPORT_INTERVAL);
         let mut last_received = Instant::now();
         loop {
-            let frame = tokio::select! {
-                frame = body.frame() => frame,
+            bytes.clear();
+            bytes.reserve(CHUNK);
+            let read = tokio::select! {
+                read = reader.read_buf(&mut bytes) => read?,
                 () = self.resets.has_results() => {
-                    reporter.report(self.report(&session));
+                    reporter.report(self.report());
                     continue;
                 }
                 // The first tick is immediate: a session that continues another may have no events, but the
@@ -203,20 +216,22 @@ impl Subscriber {
                     }
                     if self.publisher.has_published() {
                         self.resets.carry_out(&self.publisher);
-                        reporter.report(self.report(&session));
+                        reporter.report(self.report());
                     }
                     continue;
                 }
             };
+            if read == 0 {
+                return Err(SessionEnd::Closed);
+            }
             last_received = Instant::now();
-            let Ok(bytes) = frame.ok_or(SessionEnd::Closed)??.into_data() else { continue };
             let mut events = Vec::new();
             parser.read(&bytes, &mut events)?;
             for event in events {
                 let applied = self.apply_with_content(event, &session).await?;
                 last_received = Instant::now();
                 if applied.has_result {
-                    reporter.report(self.report(&session));
+                    reporter.report(self.report());
                 }
                 match applied.failure {
                     None if applied.has_result => backoff.succeeded(),
@@ -319,6 +334,7 @@ impl Subscriber {
                 // The results are reported when they are there.
                 return Ok(false);
             }
+            REFUSED_EVENT => return Err(SessionEnd::Refused(parse(&event)?)),
             // An event of a later version.
             _ => return Ok(false),
         }
@@ -338,7 +354,7 @@ impl Subscriber {
         }
     }
 
-    fn report(&mut self, session: &str) -> Report {
+    fn report(&mut self) -> Report {
         let is_fresh = |(read, _): &(Instant, ShadowDenied)| read.elapsed() < SHADOW_DENIED_INTERVAL;
         if !self.shadow_denied.as_ref().is_some_and(is_fresh) {
             self.shadow_denied = Some((Instant::now(), self.publisher.current().shadow_denied()));
@@ -349,7 +365,6 @@ impl Subscriber {
         let stores = states.into_iter().map(|(name, state)| (name, state.report())).collect();
         Report {
             version: VERSION,
-            session: session.to_owned(),
             policies,
             stores,
             shadow_denied,

@@ -10,7 +10,7 @@
 //! - `connections`: how many there are of the control port. `source`: the network of an address.
 //! - `token_keys`: verifies tokens by the keys of the API server. `reviews`: how many others it reviews at once.
 //! - [`identity`]: reviews the token of a sidecar and finds its pod.
-//! - [`stream`]: sends the changes to one session, debounced. `encoded`: encodes equal events once.
+//! - [`stream`]: sends the changes to one session, debounced. `encoded`: encodes equal events once. `reports`: reads its reports.
 //! - [`serve`]: the endpoints of the control port.
 
 pub mod clients;
@@ -20,6 +20,7 @@ pub mod hub;
 pub mod identity;
 pub mod publication;
 mod replicas;
+mod reports;
 mod reviews;
 pub mod serve;
 pub mod session;

@@ -1,40 +1,37 @@
-//! The control port: `GET /v1/stream`, `GET /v1/blobs/HASH` and `POST /v1/reports`, over TLS. A session requires the
-//! token of a pod. The others require the name of a session, which is 128 random bits that only its sidecar has received.
+//! The control port: `GET /v1/stream` and `GET /v1/blobs/HASH`, over TLS. A session requires the token of a pod, and content the name
+//! of a session, which is 128 random bits that only its sidecar has received.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest as _, Path, Request, State};
+use axum::extract::{ConnectInfo, Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{get, post};
-use axum::{Extension, Json, Router};
+use axum::routing::get;
+use axum::{Extension, Router};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
-use sluice_config::message::{BLOBS_PATH, REPORTS_PATH, Report, SESSION_HEADER, STREAM_PATH, VERSION};
+use sluice_config::message::{BLOBS_PATH, SESSION_HEADER, SESSION_PROTOCOL, STREAM_PATH};
 use sluice_config::policy::BlobHash;
-use sluice_crds::policy::Enforcer;
+use tokio::io::{AsyncWriteExt as _, split};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tokio_stream::wrappers::ReceiverStream;
 
 use crate::cluster::pods::Pods;
 use crate::distribution::connections::Place;
 use crate::distribution::hub::Hub;
 use crate::distribution::identity::{Denied, Identity, find_pod, review};
+use crate::distribution::reports::{ReportsEnd, receive};
 use crate::distribution::reviews::Reviews;
-use crate::distribution::stream::send_changes;
+use crate::distribution::stream::{refused_event, send, send_changes};
 use crate::distribution::token_keys::{TokenKeys, Verdict};
 use crate::metrics::Metrics;
 use crate::service_account::ServiceAccount;
 
-/// Maximum size of a report, in bytes. Reports contain hashes and reasons only. The service reports about the policies of all
-/// namespaces.
-const MAX_REPORT: usize = 256 << 10;
-const MAX_SERVICE_REPORT: usize = 16 << 20;
-/// Time in which a report must arrive.
-const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Header with the ID of the last event that a sidecar has applied.
+const LAST_EVENT_ID: header::HeaderName = header::HeaderName::from_static("last-event-id");
 /// Maximum number of sessions of one replica.
 const MAX_SESSIONS: usize = 20_000;
 /// Longest time that a caller waits until sessions may begin and its token can be reviewed.
@@ -83,7 +80,6 @@ pub fn router(
     Router::new()
         .route(STREAM_PATH, get(begin_session))
         .route(&format!("{BLOBS_PATH}{{hash}}"), get(blob))
-        .route(REPORTS_PATH, post(report).layer(DefaultBodyLimit::disable()))
         .with_state(Control { keys, client, pods, hub, metrics, service, reviews: Reviews::new() })
 }
 
@@ -162,14 +158,20 @@ async fn begin_session(
     State(control): State<Control>,
     ConnectInfo(source): ConnectInfo<SocketAddr>,
     Extension(place): Extension<Arc<Place>>,
-    headers: HeaderMap,
+    mut request: Request,
 ) -> Response {
-    let identity = match admit(&control, source, &place, &headers).await {
+    let identity = match admit(&control, source, &place, request.headers()).await {
         Ok(identity) => identity,
         Err((status, text)) => return refused(status, text),
     };
-    let last_applied = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
-    begin(&control, identity, last_applied)
+    let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
+    if !header(header::UPGRADE).is_some_and(|name| name.eq_ignore_ascii_case(SESSION_PROTOCOL)) {
+        let text = format!("send `Connection: upgrade` and `Upgrade: {SESSION_PROTOCOL}`\n");
+        return (StatusCode::UPGRADE_REQUIRED, [(header::UPGRADE, SESSION_PROTOCOL)], text).into_response();
+    }
+    let last_applied = header(LAST_EVENT_ID).map(str::to_owned);
+    let upgraded = hyper::upgrade::on(&mut request);
+    begin(&control, identity, last_applied, upgraded)
         .unwrap_or_else(|Gone| refused(StatusCode::FORBIDDEN, "the pod was deleted\n".into()))
 }
 
@@ -177,12 +179,18 @@ async fn begin_session(
 struct Gone;
 
 /// Begins the session of a pod, which ends with its token.
-fn begin(control: &Control, identity: Identity, last_applied: Option<String>) -> Result<Response, Gone> {
+fn begin(
+    control: &Control,
+    identity: Identity,
+    last_applied: Option<String>,
+    upgraded: OnUpgrade,
+) -> Result<Response, Gone> {
     tracing::debug!(namespace = identity.namespace, pod = identity.pod, "session begins");
     let name = format!("{:032x}", rand::random::<u128>());
     let time_left = identity.expires.map(|at| (at - Timestamp::now().as_second()).max(0).unsigned_abs());
     let ends = time_left.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-    let (namespace, pod_uid) = (identity.namespace.clone(), identity.pod_uid.clone());
+    let (namespace, pod_uid, enforcer) =
+        (identity.namespace.clone(), identity.pod_uid.clone(), identity.enforcer);
     let closed = control.hub.connect(identity, &name);
     // The watch tells the hub of changes of pods with a session: what it has reported meanwhile is made up for.
     if let Some(pod) = control.pods.get(&namespace, &pod_uid) {
@@ -191,18 +199,31 @@ fn begin(control: &Control, identity: Identity, last_applied: Option<String>) ->
         control.hub.remove_pod(&pod_uid);
         return Err(Gone);
     }
-    let (sender, receiver) = mpsc::channel(1);
-    let (hub, metrics, session) = (control.hub.clone(), control.metrics.clone(), name.clone());
-    tokio::spawn(async move {
-        send_changes(hub.clone(), metrics, pod_uid.clone(), last_applied, ends, closed, sender).await;
-        hub.disconnect(&pod_uid, &session);
-    });
     let headers = [
-        (header::CONTENT_TYPE.as_str(), "text/event-stream"),
-        (header::CACHE_CONTROL.as_str(), "no-store"),
+        (header::CONNECTION.as_str(), "upgrade"),
+        (header::UPGRADE.as_str(), SESSION_PROTOCOL),
         (SESSION_HEADER, &name),
     ];
-    Ok((headers, Body::from_stream(ReceiverStream::new(receiver))).into_response())
+    let response = (StatusCode::SWITCHING_PROTOCOLS, headers).into_response();
+    let (hub, metrics) = (control.hub.clone(), control.metrics.clone());
+    tokio::spawn(async move {
+        // Without a connection it ends at once.
+        if let Ok(connection) = upgraded.await {
+            let (reader, mut writer) = split(TokioIo::new(connection));
+            let reports = receive(reader, enforcer, |report| hub.report(&name, report));
+            let end = tokio::select! {
+                () = send_changes(&hub, &metrics, &pod_uid, last_applied, ends, closed, &mut writer) => ReportsEnd::Ended,
+                end = reports => end,
+            };
+            tracing::debug!(pod_uid, "session ends: {end}");
+            if let ReportsEnd::Refused(reason) = end {
+                let _ = send(&mut writer, &refused_event(&reason)).await;
+            }
+            let _ = writer.shutdown().await;
+        }
+        hub.disconnect(&pod_uid, &name);
+    });
+    Ok(response)
 }
 
 /// Returns content that a policy of the session's pod refers to.
@@ -227,36 +248,6 @@ async fn blob(
 /// Returns the name of the session that a request names.
 fn session_of(headers: &HeaderMap) -> Option<&str> {
     headers.get(SESSION_HEADER).and_then(|name| name.to_str().ok())
-}
-
-async fn report(
-    State(control): State<Control>,
-    Extension(place): Extension<Arc<Place>>,
-    request: Request,
-) -> Response {
-    // Nothing is read for strangers.
-    let enforcer = session_of(request.headers()).and_then(|name| control.hub.enforcer(name));
-    let max = match enforcer {
-        None => return session_has_ended(),
-        Some(Enforcer::Sidecar) => MAX_REPORT,
-        Some(Enforcer::Service) => MAX_SERVICE_REPORT,
-    };
-    place.is_sidecar();
-    let request = request.map(|body| Body::new(http_body_util::Limited::new(body, max)));
-    let received = tokio::time::timeout(REPORT_TIMEOUT, Json::<Report>::from_request(request, &()));
-    let report = match received.await {
-        Ok(Ok(Json(report))) => report,
-        Ok(Err(invalid)) => return invalid.into_response(),
-        Err(_) => {
-            return (StatusCode::REQUEST_TIMEOUT, "the report did not arrive in time\n").into_response();
-        }
-    };
-    if report.version != VERSION {
-        let text =
-            format!("reports of version {} are not supported, only version {VERSION}\n", report.version);
-        return (StatusCode::BAD_REQUEST, text).into_response();
-    }
-    if control.hub.report(report) { StatusCode::NO_CONTENT.into_response() } else { session_has_ended() }
 }
 
 fn session_has_ended() -> Response {
@@ -310,8 +301,12 @@ mod tests {
     /// Asks for a session with a token.
     fn ask(control: &Control, place: &Arc<Place>, token: &str) -> impl Future<Output = Response> {
         let bearer = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
-        let headers = [(header::AUTHORIZATION, bearer)].into_iter().collect();
-        begin_session(State(control.clone()), ConnectInfo(SOURCE), Extension(place.clone()), headers)
+        let request = Request::get(STREAM_PATH)
+            .header(header::AUTHORIZATION, bearer)
+            .header(header::UPGRADE, SESSION_PROTOCOL)
+            .body(axum::body::Body::empty())
+            .unwrap();
+        begin_session(State(control.clone()), ConnectInfo(SOURCE), Extension(place.clone()), request)
     }
 
     #[tokio::test]
@@ -359,13 +354,14 @@ mod tests {
             control.pods.insert_with_sidecar(&metadata.unwrap());
         };
         insert();
-        assert_eq!(ask(&control, &place, &token).await.status(), StatusCode::OK);
+        assert_eq!(ask(&control, &place, &token).await.status(), StatusCode::SWITCHING_PROTOCOLS);
         // The watch reports the deletion before the session is registered.
         control.pods.remove("shop", "u");
         insert();
         let identity = find_pod(&control.pods, None, valid(&control, &token).await).await.unwrap();
         control.pods.remove("shop", "u");
-        assert!(begin(&control, identity, None).is_err());
+        let upgraded = hyper::upgrade::on(Request::new(axum::body::Body::empty()));
+        assert!(begin(&control, identity, None, upgraded).is_err());
         assert!(control.hub.desired("u", false).is_none());
     }
 

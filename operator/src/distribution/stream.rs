@@ -4,17 +4,18 @@
 //! - `debounce`: waits for changes and merges the ones that come together.
 //! - `update`: computes the events of an update.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::distribution::hub::Hub;
 use crate::metrics::Metrics;
 use debounce::Changes;
 use update::Sent;
+
+pub(super) use update::refused as refused_event;
 
 mod debounce;
 #[cfg(test)]
@@ -27,21 +28,18 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Time after which a reader that accepts no data is considered gone.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The sending end of a session's response body.
-pub type Sender = mpsc::Sender<Result<Bytes, std::convert::Infallible>>;
-
-/// Sends the changes that affect a pod until the reader or the pod is gone, or the token expires at `ends`.
-/// `last_applied` is the ID of the last event that the sidecar applied in a session before this one.
+/// Sends the changes that affect a pod until the reader or the pod is gone, the hub closes the session, or the token expires at
+/// `ends`. `last_applied` is the ID of the last event that the sidecar applied in a session before this one.
 pub async fn send_changes(
-    hub: Arc<Hub>,
-    metrics: Arc<Metrics>,
-    pod_uid: String,
+    hub: &Hub,
+    metrics: &Metrics,
+    pod_uid: &str,
     last_applied: Option<String>,
     ends: Option<Instant>,
     mut closed: mpsc::Receiver<()>,
-    sender: Sender,
+    writer: &mut (impl AsyncWrite + Unpin),
 ) {
-    let Some(changes) = hub.wakeup(&pod_uid).map(Changes) else { return };
+    let Some(changes) = hub.wakeup(pod_uid).map(Changes) else { return };
     let expired = async {
         match ends {
             Some(at) => tokio::time::sleep_until(at).await,
@@ -49,15 +47,14 @@ pub async fn send_changes(
         }
     };
     tokio::select! {
-        _ = send_until_gone(&hub, &metrics, &pod_uid, last_applied, changes, &sender) => {}
+        _ = send_until_gone(hub, metrics, pod_uid, last_applied, changes, writer) => {}
         () = expired => {}
         _ = closed.recv() => {}
-        () = sender.closed() => {}
     }
 }
 
 /// The reader or the pod is gone.
-struct Gone;
+pub(super) struct Gone;
 
 async fn send_until_gone(
     hub: &Hub,
@@ -65,7 +62,7 @@ async fn send_until_gone(
     pod_uid: &str,
     last_applied: Option<String>,
     changes: Changes,
-    sender: &Sender,
+    writer: &mut (impl AsyncWrite + Unpin),
 ) -> Result<(), Gone> {
     let mut sent = Sent::new(last_applied);
     let mut is_first = true;
@@ -74,7 +71,7 @@ async fn send_until_gone(
         let policies_changed = changes.take_policies() || std::mem::take(&mut is_first);
         for event in sent.update(hub, pod_uid, policies_changed).ok_or(Gone)? {
             metrics.event_sent();
-            send(sender, event).await?;
+            send(writer, &event).await?;
             last_byte = Instant::now();
         }
         loop {
@@ -84,14 +81,18 @@ async fn send_until_gone(
             if Instant::now() < due && tokio::time::timeout_at(due, next).await.is_ok() {
                 break;
             }
-            send(sender, Bytes::from_static(b": keep-alive\n\n")).await?;
+            send(writer, b": keep-alive\n\n").await?;
             last_byte = Instant::now();
         }
         changes.settle().await;
     }
 }
 
-async fn send(sender: &Sender, event: Bytes) -> Result<(), Gone> {
-    let sending = tokio::time::timeout(READ_TIMEOUT, sender.send(Ok(event)));
-    sending.await.map_err(|_| Gone)?.map_err(|_| Gone)
+/// Sends bytes to a reader that takes them in time.
+pub(super) async fn send(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), Gone> {
+    let sending = async {
+        writer.write_all(bytes).await?;
+        writer.flush().await
+    };
+    timeout(READ_TIMEOUT, sending).await.map_err(|_| Gone)?.map_err(|_| Gone)
 }

@@ -1,6 +1,6 @@
 //! Serves the control port: a timeout for TLS handshakes. [`Connections`] ends a connection that shows no token for too
-//! long. A session has no timeout: the sidecar is sent a comment now and then, and a connection that does not take it ends.
-//! Nor has the connection on which it reports.
+//! long. A session has no timeout: the sidecar is sent a comment now and then, and a connection that does not take it ends. The
+//! hub ends sessions, whose connections are no longer HTTP's.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

@@ -56,7 +56,7 @@ pub struct Leader {
     pub hub: Arc<Hub>,
     /// Decides whether a new pod gets a sidecar.
     pub injection: Injection,
-    /// Handle that ends the sessions.
+    /// Handle of the control port.
     pub handle: Handle<SocketAddr>,
     /// The lease.
     pub leadership: Arc<Leadership>,

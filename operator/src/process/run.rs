@@ -78,7 +78,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let hub = Arc::new(Hub::new(queue.clone()));
     let readiness = Arc::new(Readiness::default());
     let leadership = Arc::new(Leadership::new(client.clone(), &args.namespace, &args.pod_name));
-    let (handle, sessions) = (Handle::new(), Handle::new());
+    let (handle, control) = (Handle::new(), Handle::new());
 
     let reviewer = Reviewer {
         installation: args.installation(),
@@ -110,9 +110,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         events,
         pod_events,
         queue,
-        hub,
+        hub: hub.clone(),
         injection: injection.clone(),
-        handle: sessions.clone(),
+        handle: control.clone(),
         leadership: leadership.clone(),
     };
     let outcome = tokio::select! {
@@ -129,7 +129,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     };
     readiness.set(false);
     // Sidecars look for the next leader at once.
-    sessions.shutdown();
+    control.shutdown();
+    hub.end_sessions();
     // Without the lease, another replica may be the leader already, so nothing is finished.
     handle.graceful_shutdown(Some(if outcome.is_ok() { DRAIN_TIMEOUT } else { Duration::ZERO }));
     if !args.no_lease {

@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use http::{Method, Request, Response};
-use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt as _, Full, StreamBody};
-use hyper::body::{Bytes, Frame, Incoming};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use sluice_config::PolicyHash;
 use sluice_config::message::Report;
 use sluice_engine::session::Operator as Client;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio_rustls::TlsAcceptor;
@@ -25,7 +25,8 @@ pub struct Operator {
     pub url: String,
     pub files: tempfile::TempDir,
     pub sessions: UnboundedReceiver<Session>,
-    pub reports: UnboundedReceiver<Report>,
+    /// The reports, with the names of their sessions.
+    pub reports: UnboundedReceiver<(String, Report)>,
     /// Number of connections that it has accepted.
     pub connections: Arc<AtomicUsize>,
 }
@@ -118,6 +119,7 @@ impl Operator {
                     });
                     let _ = hyper::server::conn::http1::Builder::new()
                         .serve_connection(TokioIo::new(stream), service)
+                        .with_upgrades()
                         .await;
                 });
             }
@@ -135,39 +137,68 @@ impl Operator {
     }
 
     pub async fn report(&mut self) -> Report {
+        self.report_of_session().await.1
+    }
+
+    pub async fn report_of_session(&mut self) -> (String, Report) {
         self.reports.recv().await.unwrap()
     }
 }
 
-type Body = BoxBody<Bytes, Infallible>;
+/// Sends the events of a session, and passes its reports on.
+async fn carry(
+    request: Request<Incoming>,
+    name: String,
+    mut events: UnboundedReceiver<String>,
+    report: UnboundedSender<(String, Report)>,
+) {
+    let Ok(upgraded) = hyper::upgrade::on(request).await else { return };
+    let (reader, mut writer) = tokio::io::split(TokioIo::new(upgraded));
+    let mut lines = BufReader::new(reader).lines();
+    let sending = async {
+        while let Some(event) = events.recv().await {
+            if writer.write_all(event.as_bytes()).await.and(writer.flush().await).is_err() {
+                break;
+            }
+        }
+        let _ = writer.shutdown().await;
+    };
+    let receiving = async {
+        while let Ok(Some(line)) = lines.next_line().await {
+            let _ = report.send((name.clone(), serde_json::from_str(&line).unwrap()));
+        }
+    };
+    tokio::select! {
+        () = sending => {}
+        () = receiving => {}
+    }
+}
+
+type Body = Full<Bytes>;
 
 async fn respond(
     request: Request<Incoming>,
     open: UnboundedSender<Session>,
-    report: UnboundedSender<Report>,
+    report: UnboundedSender<(String, Report)>,
     names: Arc<AtomicUsize>,
 ) -> Result<Response<Body>, Infallible> {
     let header = |name| request.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
-    let mut response = Response::new(Full::default().boxed());
+    let mut response = Response::new(Full::default());
     match (request.method().clone(), request.uri().path()) {
         (Method::GET, "/v1/stream") => {
-            assert_eq!(header("accept").as_deref(), Some("text/event-stream"));
+            assert_eq!(header("upgrade").as_deref(), Some("sluice-session"));
             let name = format!("stream-{}", names.fetch_add(1, Ordering::SeqCst));
-            response.headers_mut().insert("sluice-stream", name.parse().unwrap());
+            *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+            for (field, value) in
+                [("sluice-stream", name.as_str()), ("connection", "upgrade"), ("upgrade", "sluice-session")]
+            {
+                response.headers_mut().insert(field, value.parse().unwrap());
+            }
             let (events, receive) = mpsc::unbounded_channel::<String>();
-            let frames = futures::stream::unfold(receive, |mut receive| async {
-                let text = receive.recv().await?;
-                Some((Ok(Frame::data(Bytes::from(text))), receive))
-            });
-            *response.body_mut() = StreamBody::new(frames).boxed();
             let authorization = header("authorization").unwrap();
-            let _ =
-                open.send(Session { name, last_event_id: header("last-event-id"), authorization, events });
-        }
-        (Method::POST, "/v1/reports") => {
-            assert_eq!(header("authorization").unwrap(), "Bearer secret-token");
-            let body = request.into_body().collect().await.unwrap().to_bytes();
-            let _ = report.send(serde_json::from_slice(&body).unwrap());
+            let last_event_id = header("last-event-id");
+            tokio::spawn(carry(request, name.clone(), receive, report));
+            let _ = open.send(Session { name, last_event_id, authorization, events });
         }
         other => panic!("{other:?}"),
     }

@@ -11,14 +11,16 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
+use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
 use serde::de::DeserializeOwned;
 use sluice_config::message::{
-    Policies, PolicyReport, Report, ResetReport, SESSION_HEADER, StoreReport, VERSION,
+    Policies, PolicyReport, Report, ResetReport, SESSION_HEADER, SESSION_PROTOCOL, StoreReport, VERSION,
 };
 use sluice_config::policy::DEFAULT_STORE;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf, split};
 use tokio::net::TcpSocket;
 use tokio::sync::Mutex;
 
@@ -62,7 +64,7 @@ impl ControlClient {
         let name = ServerName::try_from("127.0.0.1")?;
         let tls = tokio_rustls::TlsConnector::from(self.tls.clone()).connect(name, tcp).await?;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(tls)).await?;
-        tokio::spawn(connection);
+        tokio::spawn(connection.with_upgrades());
         Ok(sender)
     }
 
@@ -100,44 +102,50 @@ impl ControlClient {
     ) -> Result<Result<Session, StatusCode>, Failure> {
         let mut request = Request::get("/v1/stream")
             .header("host", "control")
+            .header("connection", "upgrade")
+            .header("upgrade", SESSION_PROTOCOL)
             .header("authorization", format!("Bearer {token}"));
         if let Some(id) = last_event_id {
             request = request.header("last-event-id", id);
         }
         let response = self.open().await?.send_request(request.body(Full::default())?).await?;
-        if response.status() != StatusCode::OK {
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(Err(response.status()));
         }
         let name = response.headers()[SESSION_HEADER].to_str().expect("the session's name").to_owned();
-        let (control, body) = (self.clone(), response.into_body());
-        Ok(Ok(Session { control, body, buffer: String::new(), name, reports: Mutex::default() }))
+        let (events, reports) = split(TokioIo::new(hyper::upgrade::on(response).await?));
+        Ok(Ok(Session { control: self.clone(), events, buffer: Vec::new(), name, reports: reports.into() }))
     }
 }
 
 /// An open session.
 pub struct Session {
     control: ControlClient,
-    body: Incoming,
-    buffer: String,
+    events: ReadHalf<TokioIo<Upgraded>>,
+    /// What has arrived of the next events.
+    buffer: Vec<u8>,
     name: String,
-    /// The connection on which it reports.
-    reports: Mutex<Option<Connection>>,
+    reports: Mutex<WriteHalf<TokioIo<Upgraded>>>,
 }
 
 impl Session {
     /// Waits for the next event. Returns nothing when the session has ended.
     pub async fn event(&mut self) -> Option<String> {
         loop {
-            if let Some(end) = self.buffer.find("\n\n") {
-                let event: String = self.buffer.drain(..end + 2).collect();
+            if let Some(end) = self.buffer.windows(2).position(|two| two == b"\n\n") {
+                let event: Vec<u8> = self.buffer.drain(..end + 2).collect();
                 // A comment, which only keeps the connection alive.
-                if event.starts_with(':') {
+                if event.starts_with(b":") {
                     continue;
                 }
-                return Some(event);
+                return String::from_utf8(event).ok();
             }
-            let frame = self.body.frame().await?.ok()?;
-            self.buffer.push_str(std::str::from_utf8(frame.data_ref()?).ok()?);
+            if self.buffer.is_empty() {
+                // A session that waits takes no memory.
+                self.buffer = Vec::new();
+            }
+            let read = self.events.read_buf(&mut self.buffer).await.ok()?;
+            (read > 0).then_some(())?;
         }
     }
 
@@ -186,7 +194,7 @@ impl Session {
     /// Sends a report, with the health of the installation's store.
     ///
     /// # Panics
-    /// When the operator does not accept it.
+    /// When the session has ended.
     pub async fn report(
         &self,
         policies: impl IntoIterator<Item = (String, PolicyReport)>,
@@ -208,7 +216,7 @@ impl Session {
     /// Sends a report, with the ports of applications that are not reached.
     ///
     /// # Panics
-    /// When the operator does not accept it.
+    /// When the session has ended.
     pub async fn report_unreachable(
         &self,
         policies: impl IntoIterator<Item = (String, PolicyReport)>,
@@ -221,7 +229,7 @@ impl Session {
     /// Reports the results of resets, and no policies.
     ///
     /// # Panics
-    /// When the operator does not accept it.
+    /// When the session has ended.
     pub async fn report_resets(&self, resets: impl IntoIterator<Item = (String, ResetReport)>) {
         self.send(BTreeMap::new(), StoreReport::HEALTHY, resets.into_iter().collect(), Vec::new()).await;
     }
@@ -233,8 +241,7 @@ impl Session {
         resets: BTreeMap<String, ResetReport>,
         unreachable: Vec<u16>,
     ) {
-        let status = self.try_send(policies, store, resets, unreachable).await.expect("a response");
-        assert_eq!(status, StatusCode::NO_CONTENT);
+        self.try_send(policies, store, resets, unreachable).await.expect("the session goes on");
     }
 
     async fn try_send(
@@ -243,29 +250,19 @@ impl Session {
         store: StoreReport,
         resets: BTreeMap<String, ResetReport>,
         unreachable: Vec<u16>,
-    ) -> Result<StatusCode, Failure> {
-        let report = Report {
-            version: VERSION,
-            session: self.name.clone(),
-            policies,
-            stores: [(DEFAULT_STORE.to_owned(), store)].into(),
-            shadow_denied: BTreeMap::new(),
-            resets,
-            unreachable,
-        };
-        let body = serde_json::to_vec(&report).expect("JSON");
-        let request =
-            Request::post("/v1/reports").header("host", "control").header("content-type", "application/json");
-        let request = request.header("sluice-stream", &self.name);
-        // All reports of a session share a connection, as a sidecar's do.
+    ) -> Result<(), Failure> {
+        let stores = [(DEFAULT_STORE.to_owned(), store)].into();
+        let report = Report { version: VERSION, policies, stores, resets, unreachable, ..Report::default() };
+        self.try_send_line(serde_json::to_string(&report)?).await
+    }
+
+    /// Sends a line, which need not be a report.
+    ///
+    /// # Errors
+    /// The session has ended.
+    pub async fn try_send_line(&self, line: String) -> Result<(), Failure> {
         let mut reports = self.reports.lock().await;
-        let mut connection = match reports.take().filter(|connection| !connection.is_closed()) {
-            Some(connection) => connection,
-            None => self.control.open().await?,
-        };
-        connection.ready().await?;
-        let response = connection.send_request(request.body(Full::from(body))?).await?;
-        *reports = Some(connection);
-        Ok(response.status())
+        reports.write_all((line + "\n").as_bytes()).await?;
+        Ok(reports.flush().await?)
     }
 }

@@ -9,6 +9,7 @@ use sluice_crds::policy::Enforcer;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::indexed::Indexed;
 use super::{ALL_NAMESPACES, Hub, State};
 use crate::distribution::identity::Identity;
 use crate::distribution::session::{
@@ -86,6 +87,13 @@ impl Hub {
         });
     }
 
+    /// Ends all sessions, so that sidecars look for the next leader.
+    pub fn end_sessions(&self) {
+        let mut state = self.lock();
+        state.sessions = Indexed::default();
+        state.names.clear();
+    }
+
     /// Ends the session of a deleted pod and discards its reports.
     pub fn remove_pod(&self, pod_uid: &str) {
         self.lock().remove_session(pod_uid);
@@ -107,17 +115,10 @@ impl Hub {
         self.lock().names.contains_key(name)
     }
 
-    /// Returns what enforces policies in the pod of a session; `None` if there is no session of this name.
-    #[must_use]
-    pub fn enforcer(&self, name: &str) -> Option<Enforcer> {
-        let state = self.lock();
-        Some(state.sessions.get(state.names.get(name)?)?.identity.enforcer)
-    }
-
-    /// Takes a report. Returns false if the session does not exist.
-    pub fn report(&self, report: Report) -> bool {
+    /// Takes a report of a session. Returns false if there is no session of this name.
+    pub fn report(&self, name: &str, report: Report) -> bool {
         let mut state = self.lock();
-        let Some(pod_uid) = state.names.get(&report.session).cloned() else { return false };
+        let Some(pod_uid) = state.names.get(name).cloned() else { return false };
         let Some(session) = state.sessions.get(&pod_uid) else { return false };
         let (namespace, enforcer) = (session.identity.namespace.clone(), session.identity.enforcer);
         let reports: BTreeMap<_, _> = report

@@ -27,11 +27,10 @@ fn publish_one(hub: &Hub) -> PolicyHash {
     PolicyHash::of(&strict().to_json())
 }
 
-fn applied(session: &str, hash: &PolicyHash) -> Report {
+fn applied(hash: &PolicyHash) -> Report {
     Report {
         unreachable: Vec::new(),
         version: 1,
-        session: session.into(),
         policies: [(
             "1".into(),
             PolicyReport::Applied {
@@ -87,8 +86,8 @@ async fn a_confirmation_counts_for_its_hash_and_expires_after_its_session() {
     assert_eq!(confirmation(&hub, &hash), Confirmation::NotConnected);
     let _closed = hub.connect(identity(&[("app", "a")]), "s");
     assert_eq!(confirmation(&hub, &hash), Confirmation::Unconfirmed);
-    assert!(!hub.report(applied("guess", &hash)));
-    assert!(hub.report(applied("s", &hash)));
+    assert!(!hub.report("guess", applied(&hash)));
+    assert!(hub.report("s", applied(&hash)));
     assert_eq!(confirmation(&hub, &hash), Confirmation::Applied);
     assert_eq!(confirmation(&hub, &PolicyHash::of("another")), Confirmation::Unconfirmed);
     hub.disconnect(POD_UID, "s");
@@ -103,7 +102,7 @@ async fn a_new_session_must_report_before_the_reports_of_the_old_one_expire() {
     let hub = hub();
     let hash = publish_one(&hub);
     let _first = hub.connect(identity(&[("app", "a")]), "s");
-    hub.report(applied("s", &hash));
+    hub.report("s", applied(&hash));
     drop(hub.queue.next().await);
     let mut first = hub.connect(identity(&[("app", "a")]), "t");
     hub.disconnect(POD_UID, "s");
@@ -156,7 +155,7 @@ async fn every_policy_is_published_in_shadow_mode_while_the_installation_is() {
     };
     hub.set_replicas("2", &selector("a"), vec![POD_UID.into()]);
     assert_eq!(modes(&hub), [Mode::Enforce; 2]);
-    hub.report(applied("s", &hash));
+    hub.report("s", applied(&hash));
     let mut version = hub.version();
     version.mark_unchanged();
     tokio::time::advance(Duration::from_secs(60)).await;

@@ -13,21 +13,40 @@ use sluice_store::redis::Secret;
 use sluice_store::redis::admin::ManagedUser;
 use std::collections::BTreeMap;
 
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
+
 use super::*;
 use crate::distribution::fixtures::{POD_UID, hub, identity, publish, shared, strict};
 
 /// The events of a session, without comments.
-struct Reader(mpsc::Receiver<Result<Bytes, std::convert::Infallible>>);
+struct Reader {
+    stream: DuplexStream,
+    text: String,
+}
 
 impl Reader {
+    /// Returns the next event or comment.
+    async fn next_text(&mut self) -> String {
+        loop {
+            if let Some(end) = self.text.find("\n\n") {
+                return self.text.drain(..end + 2).collect();
+            }
+            let mut chunk = [0; 1024];
+            let read = self.stream.read(&mut chunk).await.unwrap();
+            assert!(read > 0, "the session has ended");
+            self.text.push_str(std::str::from_utf8(&chunk[..read]).unwrap());
+        }
+    }
+
     /// Returns the name and the message of the next event.
     async fn next(&mut self) -> (String, Value) {
         // Time is paused, so it advances only while every task waits.
         let late = Instant::now() + Duration::from_secs(600);
         loop {
             assert!(Instant::now() < late, "no event");
-            let Some(Ok(bytes)) = self.0.recv().await else { panic!("the session has ended") };
-            let text = String::from_utf8(bytes.to_vec()).unwrap();
+            let text = self.next_text().await;
             let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
             if let (Some(kind), Some(data)) = (field("event: "), field("data: ")) {
                 return (kind.to_owned(), serde_json::from_str(data).unwrap());
@@ -39,9 +58,12 @@ impl Reader {
 /// Begins the session of a pod.
 fn begin(hub: &Arc<Hub>) -> Reader {
     let closed = hub.connect(identity(&[]), "s");
-    let (sender, receiver) = mpsc::channel(1);
-    tokio::spawn(send_changes(hub.clone(), Arc::default(), POD_UID.into(), None, None, closed, sender));
-    Reader(receiver)
+    let (stream, mut writer) = duplex(1 << 20);
+    let hub = hub.clone();
+    tokio::spawn(async move {
+        send_changes(&hub, &Metrics::default(), POD_UID, None, None, closed, &mut writer).await;
+    });
+    Reader { stream, text: String::new() }
 }
 
 fn publish_to_all(hub: &Hub, uid: &str, policy: &CompiledPolicy) {
@@ -131,9 +153,8 @@ async fn a_session_that_changes_do_not_concern_still_receives_comments() {
             }
         });
         for _ in 0..6 {
-            let received = tokio::time::timeout(Duration::from_secs(25), reader.0.recv()).await;
-            let comment = received.expect("the session is silent").unwrap().unwrap();
-            assert_eq!(&comment[..], b": keep-alive\n\n");
+            let received = tokio::time::timeout(Duration::from_secs(25), reader.next_text()).await;
+            assert_eq!(received.expect("the session is silent"), ": keep-alive\n\n");
         }
         edits.abort();
     }

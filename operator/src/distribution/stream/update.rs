@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sluice_config::PolicyHash;
 use sluice_config::message::{
-    CREDENTIALS_EVENT, Credentials, LIVE_EVENT, LiveReplicas, POLICIES_EVENT, Policies, PublishedPolicy,
+    CREDENTIALS_EVENT, Credentials, LIVE_EVENT, LiveReplicas, POLICIES_EVENT, REFUSED_EVENT, Policies, PublishedPolicy,
     RESETS_EVENT, Replica, ResetOrder, ResetUid, Resets, TokenKeys, VERSION,
 };
 use sluice_config::store_access::StoreChoices;
@@ -223,6 +223,11 @@ impl SentPolicies {
         }
         PolicyHash::of(&text).to_string()
     }
+}
+
+/// Returns the event that ends a session whose report was refused.
+pub(in crate::distribution) fn refused(reason: &str) -> Bytes {
+    event(REFUSED_EVENT, None, &reason)
 }
 
 /// Encodes a server-sent event. JSON contains no line breaks, so one data line holds the message.

@@ -22,16 +22,7 @@ fn pod(uid: &str, app: &str) -> Identity {
 fn report(hub: &Hub, session: &str, report: ResetReport) {
     let resets =
         [("r".to_owned(), report), ("unknown".to_owned(), ResetReport::Forgotten { removed_at: 7 })].into();
-    let (policies, stores, shadow_denied) = Default::default();
-    assert!(hub.report(Report {
-        version: VERSION,
-        session: session.into(),
-        policies,
-        stores,
-        shadow_denied,
-        resets,
-        unreachable: Vec::new(),
-    }));
+    assert!(hub.report(session, Report { version: VERSION, resets, ..Report::default() }));
 }
 
 /// Returns the step that a pod is to take.
