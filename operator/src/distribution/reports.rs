@@ -53,8 +53,11 @@ pub(super) async fn receive(
     let mut read = Vec::new();
     loop {
         match next(&mut reader, &mut read, max).await {
-            Ok(report) if take(report) => {}
-            Ok(_) => return ReportsEnd::Ended,
+            Ok(report) => {
+                if !take(report) {
+                    return ReportsEnd::Ended;
+                }
+            }
             Err(end) => return end,
         }
     }

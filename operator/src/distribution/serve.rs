@@ -16,7 +16,6 @@ use jiff::Timestamp;
 use sluice_config::message::{BLOBS_PATH, SESSION_HEADER, SESSION_PROTOCOL, STREAM_PATH};
 use sluice_config::policy::BlobHash;
 use tokio::io::{AsyncWriteExt as _, split};
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::cluster::pods::Pods;
