@@ -9,6 +9,8 @@ use std::time::Duration;
 use axum::Router;
 use axum_server::Handle;
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
+use hyper_util::rt::TokioExecutor;
+use hyper_util::server::conn::auto::Builder;
 
 use crate::distribution::connections::Connections;
 
@@ -25,8 +27,10 @@ pub(super) async fn serve(
     router: Router,
 ) -> io::Result<()> {
     let acceptor = RustlsAcceptor::new(tls).handshake_timeout(TIMEOUT).acceptor(Connections::new());
-    // Sidecars speak HTTP/1.
-    let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).http1_only().handle(handle);
-    server.http_builder().http1().max_buf_size(MAX_HEAD);
+    let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle);
+    // Sidecars speak HTTP/1. The method of the server with this name forbids that sessions change the protocol.
+    let mut builder = Builder::new(TokioExecutor::new()).http1_only();
+    builder.http1().max_buf_size(MAX_HEAD);
+    *server.http_builder() = builder;
     server.serve(router.into_make_service_with_connect_info::<SocketAddr>()).await
 }
