@@ -6,6 +6,9 @@ CARGO ?= cargo
 DOC_ALLOWS := -A rustdoc::private_intra_doc_links -A rustdoc::bare_urls
 # For what runs once: no line tables, and the crates that tests need optimized are not.
 QUICKLY := --config profile.dev.debug=false --config profile.dev.package.sluice-limiter.opt-level=0 --config profile.dev.package.sluice-store.opt-level=0
+# All binaries. Tests enable more features of dependencies, such as the clock of tokio: with one of them among the targets, nothing is
+# compiled twice, once for binaries and once for tests.
+BINARIES := --workspace --bins --test keys
 # bench/ is a workspace of its own.
 BENCH := --manifest-path bench/Cargo.toml
 
@@ -19,7 +22,7 @@ demo: ## Show rate limits at work, without a cluster and without Redis
 
 .PHONY: build
 build: ## Build all binaries
-	$(CARGO) build --workspace --bins
+	$(CARGO) build $(BINARIES)
 
 # KUBEBUILDER_ASSETS may name a directory with kube-apiserver, etcd and kubectl. Otherwise they are built.
 .PHONY: test
@@ -31,7 +34,7 @@ test: ## Run all tests that need no privileges (installs Redis and etcd, fetches
 	  export SLUICE_H2SPEC="$${SLUICE_H2SPEC:-$$(tests/node/h2spec.sh)}" && \
 	  export SLUICE_ENVOY="$${SLUICE_ENVOY:-$$(bench/tools/install.sh envoy)}" && \
 	  export SLUICE_OTELCOL="$${SLUICE_OTELCOL:-$$(tests/node/otelcol.sh)}" && set -x && \
-	  $(CARGO) build --workspace --bins && tests/run.py --workspace && tests/run.py $(BENCH)
+	  $(CARGO) build $(BINARIES) && tests/run.py --workspace && tests/run.py $(BENCH)
 
 .PHONY: interop
 interop: ## Run the tests with programs that CI does not have: 28 frameworks and servers, Tomcat (Java and Maven), ratelimit and Envoy Gateway (Go, root)
@@ -126,8 +129,9 @@ lint: ## Formatting, clippy, rustdoc, scripts, structure, versions and pins, wor
 	$(CARGO) fmt $(BENCH) --check
 	$(CARGO) fmt --manifest-path bench/limitador/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
+	$(CARGO) clippy -p sluice --no-default-features -- -D warnings
 	$(CARGO) clippy $(BENCH) --all-targets --all-features -- -D warnings
-	RUSTDOCFLAGS="-D warnings $(DOC_ALLOWS)" $(CARGO) doc --workspace --no-deps --document-private-items
+	RUSTDOCFLAGS="-D warnings $(DOC_ALLOWS)" $(CARGO) doc --workspace --all-features --lib --bins --examples --no-deps --document-private-items
 	hack/deny.sh
 	hack/sbom-check.sh
 	hack/openapi.sh

@@ -12,6 +12,8 @@ readonly tag=e2e previous_tag=e2e-previous previous=target/e2e/previous
 keep=${1:-}
 
 readonly profile=${SLUICE_E2E_PROFILE:-quick}
+# As `make test` builds them, so that nothing is compiled twice.
+readonly binaries=(--workspace --bins --test keys) tests=(--workspace --features sluice-tests/e2e --test e2e)
 
 # The tests do not measure, so the images are compiled quickly rather than for speed.
 if [ "$profile" = quick ]; then
@@ -31,8 +33,8 @@ previous_images() {
   # With another version: cargo would take crates with the same names, versions and places in their workspace for the same.
   sed -i '/^\[workspace.package\]/,/^version/ s/^version = .*/version = "0.0.1"/' "$previous/Cargo.toml"
   sed -i '/^name = "sluice/ { n; s/.*/version = "0.0.1"/ }' "$previous/Cargo.lock"
-  # All binaries, because the selection decides which features of other projects are compiled.
-  (cd "$previous" && CARGO_TARGET_DIR=../.. cargo build --locked --workspace --bins)
+  # The selection decides which features of other projects are compiled.
+  (cd "$previous" && CARGO_TARGET_DIR=../.. cargo build --locked "${binaries[@]}")
   dev_images "$previous" "$previous_tag" sluice-operator sluice-sidecar
 }
 
@@ -62,7 +64,7 @@ down() {
 # Runs the tests of these modules, or with further options of the test harness. Prints how long they took.
 e2e() {
   local start=$SECONDS
-  cargo test -p sluice-tests --features e2e --test e2e -- "$@"
+  cargo test "${tests[@]}" -- "$@"
   echo "e2e.sh: $* took $((SECONDS - start)) s"
 }
 
@@ -70,8 +72,8 @@ e2e() {
 assets=$(tests/node/assets.sh node)
 [ "$keep" = --keep ] || previous_images
 # The command that the tests call, and the tests.
-cargo build --workspace --bins
-cargo test -q -p sluice-tests --features e2e --test e2e --no-run
+cargo build "${binaries[@]}"
+cargo test -q "${tests[@]}" --no-run
 if [ "$profile" = dev ]; then
   dev_images images "$tag" sluice-operator sluice-sidecar sluice-service
 else

@@ -114,14 +114,16 @@ impl ControlClient {
         }
         let name = response.headers()[SESSION_HEADER].to_str().expect("the session's name").to_owned();
         let (events, reports) = split(TokioIo::new(hyper::upgrade::on(response).await?));
-        Ok(Ok(Session { control: self.clone(), events, buffer: Vec::new(), name, reports: reports.into() }))
+        let (control, buffer) = (self.clone(), Vec::new());
+        Ok(Ok(Session { control, events: events.into(), buffer, name, reports: reports.into() }))
     }
 }
 
 /// An open session.
 pub struct Session {
     control: ControlClient,
-    events: ReadHalf<TokioIo<Upgraded>>,
+    /// Only of the one that waits for events. The lock makes it fit to be shared.
+    events: Mutex<ReadHalf<TokioIo<Upgraded>>>,
     /// What has arrived of the next events.
     buffer: Vec<u8>,
     name: String,
@@ -144,7 +146,7 @@ impl Session {
                 // A session that waits takes no memory.
                 self.buffer = Vec::new();
             }
-            let read = self.events.read_buf(&mut self.buffer).await.ok()?;
+            let read = self.events.get_mut().read_buf(&mut self.buffer).await.ok()?;
             (read > 0).then_some(())?;
         }
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sluice_config::PolicyHash;
 use sluice_config::message::{
-    CREDENTIALS_EVENT, Credentials, LIVE_EVENT, LiveReplicas, POLICIES_EVENT, REFUSED_EVENT, Policies, PublishedPolicy,
-    RESETS_EVENT, Replica, ResetOrder, ResetUid, Resets, TokenKeys, VERSION,
+    CREDENTIALS_EVENT, Credentials, LIVE_EVENT, LiveReplicas, POLICIES_EVENT, Policies, PublishedPolicy,
+    REFUSED_EVENT, RESETS_EVENT, Replica, ResetOrder, ResetUid, Resets, TokenKeys, VERSION,
 };
 use sluice_config::store_access::StoreChoices;
 use tokio::time::Instant;
