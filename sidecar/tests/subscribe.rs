@@ -239,6 +239,19 @@ async fn a_new_session_continues_after_the_last_event_applied() {
 }
 
 #[tokio::test]
+async fn a_sidecar_whose_report_is_refused_enforces_what_it_has_and_connects_again() {
+    let mut test = Following::start().await;
+    let session = test.operator.session().await;
+    session.credentials("1");
+    session.policies("2", &[("uid-a", &json("a", 10))]);
+    test.operator.report().await;
+    session.raw("event: refused\ndata: \"reports of version 1 are not supported\"\n\n");
+    let session = test.operator.session().await;
+    assert_eq!(session.last_event_id.as_deref(), Some("2"));
+    assert_eq!(test.limit().await, "10");
+}
+
+#[tokio::test]
 async fn new_credentials_change_the_store_and_equal_ones_keep_it() {
     let mut test = Following::start().await;
     let session = test.operator.session().await;

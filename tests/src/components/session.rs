@@ -124,7 +124,7 @@ pub struct Session {
     control: ControlClient,
     /// Only of the one that waits for events. The lock makes it fit to be shared.
     events: Mutex<ReadHalf<TokioIo<Upgraded>>>,
-    /// What has arrived of the next events.
+    /// Bytes that have arrived of the next events.
     buffer: Vec<u8>,
     name: String,
     reports: Mutex<WriteHalf<TokioIo<Upgraded>>>,

@@ -203,6 +203,25 @@ async fn session_has_a_secret_for_hashing_keys_that_only_its_namespace_knows() {
 }
 
 #[tokio::test]
+async fn session_ends_with_the_reason_if_what_it_sends_is_no_report() {
+    let (namespace, control) = start("refused").await;
+    let pod = namespace.pod("one", true, json!({"app": "a"})).await;
+    let token = namespace.token(&pod, "sluice.dev").await;
+    for (line, reason) in [
+        ("no report".to_owned(), "a report is not valid"),
+        (json!({"version": 99, "policies": {}}).to_string(), "reports of version 99 are not supported"),
+        ("[".repeat(262_145), "a report is longer than 262144 bytes"),
+    ] {
+        let mut session = control.connect(&token, None).await.unwrap();
+        // It may have ended before all was sent.
+        let _ = session.try_send_line(line).await;
+        let refused: String = session.message("refused").await;
+        assert!(refused.starts_with(reason), "{refused}");
+        assert_eq!(session.event().await, None);
+    }
+}
+
+#[tokio::test]
 async fn session_ends_when_its_pod_is_deleted() {
     let (namespace, control) = start("ends").await;
     let mut session = open_session(&namespace, &control, "one").await;
