@@ -174,7 +174,7 @@ mod tests {
             (of_version(99), "reports of version 99 are not supported, only version "),
             (b"[".repeat(1_000_000), "a report is longer than 262144 bytes"),
             ([b"[".repeat(300_000), b"\n".to_vec()].concat(), "a report is longer than 262144 bytes"),
-            ([b"[".repeat(200_000), b"\n".to_vec()].concat(), "a report is not valid: recursion limit"),
+            ([b"[".repeat(200_000), b"\n".to_vec()].concat(), "a report is not valid: "),
         ] {
             let (reports, end) = send([line(), bytes].concat(), 4096).await;
             assert!(reports == 1 && end.starts_with(reason), "{end}");
