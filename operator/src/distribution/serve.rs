@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use sluice_config::message::{BLOBS_PATH, SESSION_HEADER, SESSION_PROTOCOL, STREAM_PATH};
 use sluice_config::policy::BlobHash;
-use tokio::io::{AsyncWriteExt as _, split};
+use tokio::io::split;
 use tokio::time::Instant;
 
 use crate::cluster::pods::Pods;
@@ -24,7 +24,7 @@ use crate::distribution::hub::Hub;
 use crate::distribution::identity::{Denied, Identity, find_pod, review};
 use crate::distribution::reports::{ReportsEnd, receive};
 use crate::distribution::reviews::Reviews;
-use crate::distribution::stream::{refused_event, send, send_changes};
+use crate::distribution::stream::{close, send_changes};
 use crate::distribution::token_keys::{TokenKeys, Verdict};
 use crate::metrics::Metrics;
 use crate::service_account::ServiceAccount;
@@ -206,21 +206,17 @@ fn begin(
     let response = (StatusCode::SWITCHING_PROTOCOLS, headers).into_response();
     let (hub, metrics) = (control.hub.clone(), control.metrics.clone());
     tokio::spawn(async move {
-        // Without a connection it ends at once.
-        if let Ok(connection) = upgraded.await {
-            let (reader, mut writer) = split(TokioIo::new(connection));
-            let reports = receive(reader, enforcer, |report| hub.report(&name, report));
-            let end = tokio::select! {
-                () = send_changes(&hub, &metrics, &pod_uid, last_applied, ends, closed, &mut writer) => ReportsEnd::Ended,
-                end = reports => end,
-            };
-            tracing::debug!(pod_uid, "session ends: {end}");
-            if let ReportsEnd::Refused(reason) = end {
-                let _ = send(&mut writer, &refused_event(&reason)).await;
-            }
-            let _ = writer.shutdown().await;
-        }
+        let Ok(connection) = upgraded.await else { return hub.disconnect(&pod_uid, &name) };
+        let (reader, mut writer) = split(TokioIo::new(connection));
+        let reports = receive(reader, enforcer, |report| hub.report(&name, report));
+        let end = tokio::select! {
+            () = send_changes(&hub, &metrics, &pod_uid, last_applied, ends, closed, &mut writer) => ReportsEnd::Ended,
+            end = reports => end,
+        };
+        tracing::debug!(pod_uid, "session ends: {end}");
         hub.disconnect(&pod_uid, &name);
+        let refused = if let ReportsEnd::Refused(reason) = &end { Some(reason.as_str()) } else { None };
+        close(&mut writer, refused).await;
     });
     Ok(response)
 }

@@ -15,8 +15,6 @@ use crate::metrics::Metrics;
 use debounce::Changes;
 use update::Sent;
 
-pub(super) use update::refused as refused_event;
-
 mod debounce;
 #[cfg(test)]
 mod tests;
@@ -27,6 +25,8 @@ mod update;
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Time after which a reader that accepts no data is considered gone.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time that a reader has to take the end of a session.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sends the changes that affect a pod until the reader or the pod is gone, the hub closes the session, or the token expires at
 /// `ends`. `last_applied` is the ID of the last event that the sidecar applied in a session before this one.
@@ -54,7 +54,7 @@ pub async fn send_changes(
 }
 
 /// The reader or the pod is gone.
-pub(super) struct Gone;
+struct Gone;
 
 async fn send_until_gone(
     hub: &Hub,
@@ -88,8 +88,20 @@ async fn send_until_gone(
     }
 }
 
+/// Closes the connection of a session, with the reason for which a report was refused, if one was. Nobody waits for a reader that takes
+/// nothing.
+pub(super) async fn close(writer: &mut (impl AsyncWrite + Unpin), refused: Option<&str>) {
+    let closing = async {
+        if let Some(reason) = refused {
+            let _ = send(writer, &update::refused(reason)).await;
+        }
+        let _ = writer.shutdown().await;
+    };
+    let _ = timeout(CLOSE_TIMEOUT, closing).await;
+}
+
 /// Sends bytes to a reader that takes them in time.
-pub(super) async fn send(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), Gone> {
+async fn send(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), Gone> {
     let sending = async {
         writer.write_all(bytes).await?;
         writer.flush().await

@@ -13,7 +13,10 @@ use sluice_store::redis::Secret;
 use sluice_store::redis::admin::ManagedUser;
 use std::collections::BTreeMap;
 
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
 
@@ -292,4 +295,30 @@ async fn a_sidecar_keeps_a_store_that_a_new_leader_cannot_resolve() {
     let named = [(StoreKey::new("n", "other"), StoreSource::Memory)].into();
     hub.set_stores(HubStores { named, ..HubStores::default() });
     assert_eq!(reader.next().await.1, json!({"version": 1, "stores": {"other": "memory"}}));
+}
+
+/// The connection to a reader that takes nothing, not even the end of TLS.
+struct Stuck;
+
+impl AsyncWrite for Stuck {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Pending
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_session_does_not_wait_for_a_reader_that_takes_nothing() {
+    for refused in [None, Some("a report is not valid")] {
+        let mut stuck = Stuck;
+        let closing = tokio::time::timeout(Duration::from_secs(60), close(&mut stuck, refused));
+        closing.await.expect("it has ended");
+    }
 }

@@ -226,7 +226,7 @@ impl SentPolicies {
 }
 
 /// Returns the event that ends a session whose report was refused.
-pub(in crate::distribution) fn refused(reason: &str) -> Bytes {
+pub(super) fn refused(reason: &str) -> Bytes {
     event(REFUSED_EVENT, None, &reason)
 }
 
