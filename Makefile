@@ -32,16 +32,18 @@ test: ## Run all tests that need no privileges (installs Redis and etcd, fetches
 	  export SLUICE_VALKEY="$${SLUICE_VALKEY:-$$(tests/node/valkey.sh)}" && \
 	  export SLUICE_REDIS_6_2="$${SLUICE_REDIS_6_2:-$$(tests/node/redis62.sh)}" && \
 	  export SLUICE_H2SPEC="$${SLUICE_H2SPEC:-$$(tests/node/h2spec.sh)}" && \
-	  export SLUICE_ENVOY="$${SLUICE_ENVOY:-$$(bench/tools/install.sh envoy)}" && \
-	  export SLUICE_OTELCOL="$${SLUICE_OTELCOL:-$$(tests/node/otelcol.sh)}" && set -x && \
+	  export SLUICE_ENVOY="$${SLUICE_ENVOY:-$$(bench/tools/install.sh envoy)}" && set -x && \
 	  $(CARGO) build $(BINARIES) && tests/run.py --workspace && tests/run.py $(BENCH)
 
 .PHONY: interop
-interop: ## Run the tests with programs that CI does not have: 28 frameworks and servers, Tomcat (Java and Maven), ratelimit and Envoy Gateway (Go, root)
+interop: ## Run the tests with programs that CI does not have: 28 frameworks and servers, Tomcat (Java and Maven), ratelimit, an OpenTelemetry collector and Envoy Gateway (Go, root)
 	tests/node/apt.sh node
 	$(CARGO) build -p sluice && $(CARGO) test -p sluice-tests --test path_spellings -- --include-ignored
 	$(CARGO) test -p sluice-tests --test live_readings -- --include-ignored --test-threads=1
 	SLUICE_RATELIMIT="$$(bench/tools/install.sh ratelimit)" $(CARGO) test -p sluice-service --test ratelimit -- --include-ignored
+	export SLUICE_OTELCOL="$$(tests/node/otelcol.sh)" SLUICE_ENVOY="$$(bench/tools/install.sh envoy)" && \
+	  $(CARGO) build -p sluice -p sluice-service --bins && \
+	  $(CARGO) test -p sluice-tests --test traces && $(CARGO) test -p sluice-tests --test service -- span_below
 	tests/interop/envoy-gateway.sh
 
 # Needs `cargo install --locked cargo-fuzz --version 0.13.2` and a nightly compiler. `cargo test -p sluice-fuzz` needs neither.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh [--write] [PART...]: measure Sluice against its peers on this machine, and print one page.
 #   PART     functions, edge, memory, memory-size, redis, limitador, callers, few-callers, new-keys, fcall, processes, leases,
-#            redis-size, block, outage, proxy, rules, tokens, peers, service, checks, resident, control-plane; without any: all
+#            redis-size, block, outage, proxy, rules, tokens, peers, service, checks, resident, control-plane, faults; without any: all
 #   --write  also write docs/performance.md and docs/plots/
 # The page is in target/bench/report.md; beside it are each part's result and log, and in plots/ the data of the plots
 # and the plots. Exits with 1 when a part failed or did not limit as it should. Missed aims are marked in the page.
@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 readonly target out=$target/bench
 readonly all=(functions edge memory memory-size redis limitador callers few-callers new-keys fcall processes leases redis-size block outage proxy
-  rules tokens peers service checks resident control-plane)
+  rules tokens peers service checks resident control-plane faults)
 # Time limit of a part in seconds, several times what it takes.
 readonly limit=1800
 
@@ -27,7 +27,7 @@ needs() { # needs PART...: whether one of them is measured
 
 build() {
   CARGO_TARGET_DIR=$target cargo build --release --manifest-path bench/Cargo.toml
-  if needs proxy rules tokens peers service checks resident control-plane; then
+  if needs proxy rules tokens peers service checks resident control-plane faults; then
     CARGO_TARGET_DIR=$target cargo build --release -p sluice -p sluice-sidecar -p sluice-operator -p sluice-service
   fi
   # Helpers shared with the tests look for the other binaries one folder above their own, as tests are laid out.
@@ -51,7 +51,7 @@ prepare() {
     SLUICE_BENCH_RATELIMIT=$(bench/tools/install.sh ratelimit) || log "envoyproxy/ratelimit is missing"
     export SLUICE_BENCH_ENVOY SLUICE_BENCH_RATELIMIT
   fi
-  if needs resident control-plane && [ -z "${KUBEBUILDER_ASSETS:-}" ]; then
+  if needs resident control-plane faults && [ -z "${KUBEBUILDER_ASSETS:-}" ]; then
     KUBEBUILDER_ASSETS=$(tests/node/assets.sh apiserver) || log "kube-apiserver is missing"
     export KUBEBUILDER_ASSETS
   fi

@@ -72,18 +72,32 @@ impl Process {
         matches!(self.guard.try_wait(), Ok(None))
     }
 
+    /// Kills the child, which learns nothing of it, and waits for its end.
+    ///
+    /// # Panics
+    /// When the child has ended.
+    pub fn kill(&mut self) {
+        let killed = Command::new("kill").args(["-KILL", &self.child()]).status();
+        assert!(killed.is_ok_and(|status| status.success()), "the child runs");
+        self.guard.wait().expect("the guard ends");
+    }
+
+    /// Returns the number of the child's process.
+    fn child(&self) -> String {
+        let guard = self.guard.id();
+        let path = format!("/proc/{guard}/task/{guard}/children");
+        let children = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        children.split_whitespace().next().expect("the guard starts the child first").to_owned()
+    }
+
     /// Returns the resident memory of the child, in KiB.
     ///
     /// # Panics
     /// When the child has ended.
     #[must_use]
     pub fn resident_kib(&self) -> u64 {
-        let guard = self.guard.id();
-        let read =
-            |path: String| std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-        let children = read(format!("/proc/{guard}/task/{guard}/children"));
-        let child = children.split_whitespace().next().expect("the guard starts the child first");
-        let status = read(format!("/proc/{child}/status"));
+        let path = format!("/proc/{}/status", self.child());
+        let status = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the child runs");
         line.trim().trim_end_matches(" kB").parse().expect("a number of KiB")
     }

@@ -54,6 +54,10 @@ pub(crate) fn measure(name: &str, folder: &Path) -> anyhow::Result<Measured> {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             return Ok(runtime.block_on(control_plane::measure())?.into());
         }
+        "faults" => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            return Ok(runtime.block_on(control_plane::measure_faults())?.into());
+        }
         _ => {}
     }
     let cores = Cores::claim()?;

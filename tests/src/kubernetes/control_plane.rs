@@ -18,6 +18,7 @@ use crate::wait::until;
 pub struct ControlPlane {
     _etcd: Process,
     api_server: Process,
+    api_server_arguments: Vec<String>,
     directory: TempDir,
 }
 
@@ -130,8 +131,7 @@ impl ControlPlane {
             "--disable-admission-plugins=ServiceAccount".to_owned(),
             "--endpoint-reconciler-type=none".to_owned(),
         ];
-        let api_server =
-            Process::start(&assets.join("kube-apiserver"), &arguments, &[], &path("apiserver.log"), "KILL");
+        let api_server = start_api_server(directory.path(), &arguments);
         let kubeconfig = serde_json::json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
             "clusters": [{"name": "test", "cluster": {"server": format!("https://127.0.0.1:{port}"), "certificate-authority": text("tls.crt")}}],
@@ -139,15 +139,26 @@ impl ControlPlane {
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         });
         std::fs::write(path("kubeconfig"), kubeconfig.to_string()).expect("the directory is writable");
-        let plane = Self { _etcd: etcd, api_server, directory };
-        let client = plane.client().await;
-        let mut plane = plane;
+        let mut plane = Self { _etcd: etcd, api_server, api_server_arguments: arguments.into(), directory };
+        plane.ready().await;
+        install_crds(&plane.client().await).await;
+        plane
+    }
+
+    /// Kills the API server and starts it again with the same data.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub async fn restart_api_server(&mut self) {
+        self.api_server.kill();
+        self.api_server = start_api_server(self.directory.path(), &self.api_server_arguments);
+        self.ready().await;
+    }
+
+    async fn ready(&mut self) {
+        let client = self.client().await;
         until("the API server is ready", async || {
-            assert!(
-                plane.api_server.is_running(),
-                "the API server has ended:\n{}",
-                plane.api_server.output()
-            );
+            assert!(self.api_server.is_running(), "the API server has ended:\n{}", self.api_server.output());
             client
                 .request_text(http::Request::get("/readyz").body(Vec::new()).ok()?)
                 .await
@@ -155,9 +166,12 @@ impl ControlPlane {
                 .filter(|text| text == "ok")
         })
         .await;
-        install_crds(&client).await;
-        plane
     }
+}
+
+fn start_api_server(directory: &Path, arguments: &[String]) -> Process {
+    let log = directory.join("apiserver.log");
+    Process::start(&assets().join("kube-apiserver"), arguments, &[], &log, "KILL")
 }
 
 /// Returns the directory of the Kubernetes binaries, and builds them if necessary.

@@ -167,7 +167,7 @@ async fn each_way_of_envoy_to_ask_is_answered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_check_has_a_span_below_that_of_envoys_call() {
     let port = free_port();
-    let Some(collector) = Collector::start(port).await else { return };
+    let collector = Collector::start(port).await;
     let (redis, application) = (Redis::start().await, immediate().await);
     let endpoint = format!("http://127.0.0.1:{port}");
     let variables = [

@@ -1,4 +1,4 @@
-//! Spans of requests through `sluice run`, as a real OpenTelemetry collector receives them.
+//! Spans of requests through `sluice run`, as an OpenTelemetry collector receives them.
 
 use sluice_tests::client::{Response, get, send};
 use sluice_tests::collector::{Collector, Span};
@@ -73,8 +73,7 @@ struct Traced {
 }
 
 impl Traced {
-    /// Starts both, unless there is no collector.
-    async fn start(more_arguments: &[&str]) -> Option<Self> {
+    async fn start(more_arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let policy = directory.path().join("policy.yaml");
         std::fs::write(&policy, POLICY).unwrap();
@@ -92,20 +91,14 @@ impl Traced {
         let log = directory.path().join("sluice.log");
         let sluice = Process::start(&binary("sluice"), &arguments, &attributes, &log, "TERM");
         let (address, admin) = (format!("127.0.0.1:{port}"), format!("127.0.0.1:{admin}"));
-        let mut this = Self { collector: None, collector_port, sluice, address, admin, directory };
-        this.start_collector().await.then_some(())?;
+        let collector = Some(Collector::start(collector_port).await);
+        let mut this = Self { collector, collector_port, sluice, address, admin, directory };
         until("sluice listens", async || {
             assert!(this.sluice.is_running(), "{}", this.sluice.output());
             (get(&this.admin, "/readyz", &[]).await.status == 200).then_some(())
         })
         .await;
-        Some(this)
-    }
-
-    /// Starts the collector. Reports whether there is one.
-    async fn start_collector(&mut self) -> bool {
-        self.collector = Collector::start(self.collector_port).await;
-        self.collector.is_some()
+        this
     }
 
     /// Sends a request of a sampled trace, which ends in this number.
@@ -147,7 +140,7 @@ fn trace_id(number: u32) -> String {
 
 #[tokio::test]
 async fn a_collector_receives_the_spans_of_sampled_requests() {
-    let Some(traced) = Traced::start(&[]).await else { return };
+    let traced = Traced::start(&[]).await;
 
     // Admitted: the application continues the trace.
     let response = traced.get("/orders/5?card=secret", "alice", 1).await;
@@ -244,7 +237,7 @@ async fn a_collector_receives_the_spans_of_sampled_requests() {
 
 #[tokio::test]
 async fn requests_without_a_trace_begin_one_and_are_served_without_the_collector() {
-    let Some(mut traced) = Traced::start(&["--trace-ratio=1"]).await else { return };
+    let mut traced = Traced::start(&["--trace-ratio=1"]).await;
     let new = get(&traced.address, "/", &[("x-client", "alice"), ("tracestate", "a=b")]).await;
     let parts: Vec<_> = new.body.split(['-', ' ']).collect();
     let ["00", trace, span, "01", "none"] = parts[..] else { panic!("{}", new.body) };
@@ -258,7 +251,7 @@ async fn requests_without_a_trace_begin_one_and_are_served_without_the_collector
     let log = || std::fs::read_to_string(traced.directory.path().join("sluice.log")).unwrap();
     assert_eq!(log().matches("cannot send spans to the collector").count(), 1, "{}", log());
 
-    traced.start_collector().await;
+    traced.collector = Some(Collector::start(traced.collector_port).await);
     traced.get("/", "carol", 3).await;
     traced.spans(&trace_id(3), 2).await;
     let log = || std::fs::read_to_string(traced.directory.path().join("sluice.log")).unwrap();

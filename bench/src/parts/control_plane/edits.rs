@@ -36,11 +36,7 @@ pub(crate) async fn measure(sessions: usize) -> anyhow::Result<Vec<Row>> {
     let requests = until_quiet(&fleet.plane, requests).await?;
     rows.push(one("all connect: last one configured", "s", configured));
     rows.push(one("all connect: all policies programmed", "s", programmed));
-    rows.push(one(
-        "all connect: attempts refused",
-        "attempts",
-        fleet.seen.refused.swap(0, Ordering::Relaxed) as f64,
-    ));
+    rows.push(one("all connect: attempts refused", "attempts", fleet.refused()));
     rows.push(one("all connect: CPU time of the operator for each", "ms", watched.cpu_ms()? / count));
     rows.push(one(
         "all connect: anonymous memory of the operator for each",

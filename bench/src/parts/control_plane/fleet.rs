@@ -1,5 +1,6 @@
 //! Namespaces with policies and pods, and a session for each pod.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use tokio::task::JoinHandle;
 use super::sidecar::{Seen, Sidecar};
 
 /// Requests of the generator to the API server at the same time.
-const CONCURRENT: usize = 16;
+pub(crate) const CONCURRENT: usize = 16;
 /// Sessions with the same source address, as of the pods of a node.
 const OF_A_NODE: usize = 100;
 /// Longest time that something may take.
@@ -136,18 +137,45 @@ impl Fleet {
     /// from then to the last one.
     pub(crate) async fn configured(&self, namespace: Option<&str>, since: Instant) -> anyhow::Result<f64> {
         let of_namespace = |member: &&Member| namespace.is_none_or(|name| member.namespace == name);
+        self.configured_of(self.sidecars.iter().filter(of_namespace), since).await
+    }
+
+    /// Waits until some sidecars have received their policies after a moment. Returns the seconds from then to the last one.
+    pub(crate) async fn configured_of<'a>(
+        &self,
+        members: impl Iterator<Item = &'a Member> + Clone,
+        since: Instant,
+    ) -> anyhow::Result<f64> {
+        changed(members, since, |sidecar| sidecar.configured(self.policies)).await
+    }
+
+    /// Waits until all sidecars of a namespace have received this number of policies after a moment. Returns the seconds from
+    /// then to the last one.
+    pub(crate) async fn have_policies(
+        &self,
+        namespace: &str,
+        count: usize,
+        since: Instant,
+    ) -> anyhow::Result<f64> {
+        let members = self.sidecars.iter().filter(|member| member.namespace == namespace);
+        changed(members, since, |sidecar| sidecar.configured(count)).await
+    }
+
+    /// Waits until no sidecar of a namespace has a session. Returns the seconds from a moment to then.
+    pub(crate) async fn have_no_session(&self, namespace: &str, since: Instant) -> anyhow::Result<f64> {
         let began = Instant::now();
-        loop {
-            let members = self.sidecars.iter().filter(of_namespace);
-            let times =
-                members.map(|member| member.sidecar.configured(self.policies).filter(|at| *at > since));
-            if let Some(times) = times.collect::<Option<Vec<_>>>() {
-                let last = times.into_iter().max().context("there are no sidecars")?;
-                return Ok((last - since).as_secs_f64());
-            }
-            ensure!(began.elapsed() < BOUND, "some sidecars did not receive their policies");
+        let mut members = self.sidecars.iter().filter(|member| member.namespace == namespace);
+        while members.clone().any(|member| member.sidecar.has_session()) {
+            ensure!(began.elapsed() < BOUND, "some sessions did not end");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+        ensure!(members.next().is_some(), "the namespace has no sidecars");
+        Ok(since.elapsed().as_secs_f64())
+    }
+
+    /// Returns the number of attempts that were refused.
+    pub(crate) fn refused(&self) -> f64 {
+        self.seen.refused.swap(0, Ordering::Relaxed) as f64
     }
 
     /// Waits until all policies of some namespaces are programmed. Returns the seconds from a moment to then.
@@ -167,8 +195,26 @@ impl Fleet {
     }
 }
 
+/// Waits until `when` of all these sidecars is after a moment. Returns the seconds from then to the last one.
+async fn changed<'a>(
+    members: impl Iterator<Item = &'a Member> + Clone,
+    since: Instant,
+    when: impl Fn(&Sidecar) -> Option<Instant>,
+) -> anyhow::Result<f64> {
+    let began = Instant::now();
+    loop {
+        let times = members.clone().map(|member| when(&member.sidecar).filter(|at| *at > since));
+        if let Some(times) = times.collect::<Option<Vec<_>>>() {
+            let last = times.into_iter().max().context("there are no sidecars")?;
+            return Ok((last - since).as_secs_f64());
+        }
+        ensure!(began.elapsed() < BOUND, "some sidecars did not receive their policies");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// Reports whether the newest edits of all policies of a namespace are programmed.
-async fn is_programmed(namespace: &TestNamespace) -> anyhow::Result<bool> {
+pub(crate) async fn is_programmed(namespace: &TestNamespace) -> anyhow::Result<bool> {
     let api = namespace.api::<sluice_crds::RateLimitPolicy>();
     let policies = api.list(&Default::default()).await?.items;
     Ok(policies.iter().all(|policy| {

@@ -9,9 +9,11 @@
 //! - `churn`: pods come and go.
 //! - `many`: a thousand policies.
 //! - `webhook`: pods are created.
+//! - `faults`: connections break, sidecars hang, the API server and the leader are killed, and all pods of a namespace change.
 
 mod churn;
 mod edits;
+mod faults;
 mod fleet;
 mod many;
 mod sidecar;
@@ -34,6 +36,11 @@ fn row(what: &str, unit: &str, sample: Sample) -> Row {
 /// Returns a row for a single value.
 fn single(what: &str, unit: &str, value: f64) -> Row {
     row(what, unit, Sample::of(std::iter::once(value)))
+}
+
+/// Measures how the control plane gets over faults.
+pub(crate) async fn measure_faults() -> anyhow::Result<Vec<Row>> {
+    faults::measure().await
 }
 
 /// Measures the control plane.

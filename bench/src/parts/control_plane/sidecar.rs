@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use sluice_config::PolicyHash;
 use sluice_config::message::{Policies, PolicyReport, StoreReport};
 use sluice_tests::components::{ControlClient, Session};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// Longest time that a sidecar waits until its session begins.
@@ -22,6 +23,10 @@ pub(crate) struct Seen {
     pub(crate) refused: AtomicU64,
     /// Events with replicas.
     pub(crate) live: AtomicU64,
+    /// Sessions that have ended.
+    pub(crate) ended: AtomicU64,
+    /// Changes break all connections.
+    pub(crate) storm: watch::Sender<u64>,
 }
 
 /// The state of one sidecar.
@@ -29,6 +34,8 @@ pub(crate) struct Seen {
 pub(crate) struct Sidecar {
     /// Number of its policies, and the time of the last event that changed them, in its present session.
     configured: Mutex<Option<(usize, Instant)>>,
+    /// While it is set, the sidecar keeps its connection and reads nothing.
+    pub(crate) hangs: watch::Sender<bool>,
 }
 
 impl Sidecar {
@@ -36,6 +43,11 @@ impl Sidecar {
     pub(crate) fn configured(&self, policies: usize) -> Option<Instant> {
         let configured = *self.configured.lock().unwrap_or_else(PoisonError::into_inner);
         configured.filter(|(count, _)| *count == policies).map(|(_, at)| at)
+    }
+
+    /// Reports whether it has a session in which it has received policies.
+    pub(crate) fn has_session(&self) -> bool {
+        self.configured.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     fn set(&self, configured: Option<(usize, Instant)>) {
@@ -77,7 +89,16 @@ impl Sidecar {
             self.set(Some((hashes.len(), Instant::now())));
             report(&session, hashes).await;
         }
-        while let Some(event) = session.event().await {
+        let (mut storm, mut hangs) = (seen.storm.subscribe(), self.hangs.subscribe());
+        loop {
+            let _ = hangs.wait_for(|hangs| !hangs).await;
+            let event = tokio::select! {
+                event = session.event() => event,
+                // An event that has been read only in part stays in the session's buffer.
+                Ok(()) = hangs.changed() => continue,
+                Ok(()) = storm.changed() => None,
+            };
+            let Some(event) = event else { break };
             let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name));
             match field("event: ") {
                 Some("live") => drop(seen.live.fetch_add(1, Ordering::Relaxed)),
@@ -98,6 +119,7 @@ impl Sidecar {
             }
         }
         self.set(None);
+        seen.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) struct Requests {
     pub(crate) written: f64,
     /// Writes of policies' status that conflict.
     pub(crate) conflicts: f64,
+    /// All requests but those of the generator.
+    pub(crate) all: f64,
 }
 
 impl Requests {
@@ -30,7 +32,17 @@ impl Requests {
             lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
         };
         let of_status = ["resource=\"ratelimitpolicies\"", "subresource=\"status\""];
+        let others = [
+            &["resource=\"ratelimitpolicies\"", "verb=\"LIST\"", "scope=\"namespace\""][..],
+            &["resource=\"ratelimitpolicies\"", "subresource=\"\"", "scope=\"resource\""],
+            &["resource=\"pods\"", "verb=\"PATCH\""],
+            &["resource=\"pods\"", "verb=\"DELETE\""],
+            &["resource=\"pods\"", "verb=\"POST\""],
+            &["resource=\"serviceaccounts\""],
+            &["resource=\"\""],
+        ];
         Ok(Self {
+            all: sum(&[]) - others.iter().map(|texts| sum(texts)).sum::<f64>(),
             pods: sum(&["resource=\"pods\"", "verb=\"GET\""]),
             written: sum(&[&of_status[..], &["code=\"200\""]].concat()),
             conflicts: sum(&[&of_status[..], &["code=\"409\""]].concat()),
@@ -43,6 +55,7 @@ impl Requests {
             pods: self.pods - before.pods,
             written: self.written - before.written,
             conflicts: self.conflicts - before.conflicts,
+            all: self.all - before.all,
         }
     }
 }
