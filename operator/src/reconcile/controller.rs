@@ -106,7 +106,7 @@ async fn update_status(
     outcome: Outcome,
 ) -> anyhow::Result<()> {
     context.all_listed().await;
-    tokio::time::sleep(context.pace.wait(key, Instant::now())).await;
+    tokio::time::sleep(context.pace.wait(key, outcome.is_new(), Instant::now())).await;
     let _permit = context.api_permits.acquire().await?;
     let uid = object.uid().unwrap_or_default();
     let facts = match &outcome {

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use sluice_config::message::{StoreReport, UntrustedProxy};
@@ -20,6 +21,9 @@ use crate::events::pods::UnlimitedPod;
 use crate::reconcile::select_pods::SelectedPods;
 use crate::reconcile::tables::Problem;
 use crate::store::resolve::Resolved;
+
+/// Time for which a published policy is `Pending`. Afterwards its pods are unconfirmed.
+pub(super) const PENDING: Duration = Duration::from_secs(10);
 
 /// The result of publishing an edit of a policy.
 pub enum Outcome {
@@ -52,6 +56,15 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Reports whether the edit is so new that its pods may not have confirmed it yet, or has not been published.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        match self {
+            Self::Published { published_at, .. } => published_at.elapsed() < PENDING,
+            Self::Unread(_) | Self::Unresolved(_) | Self::Invalid(_) => true,
+        }
+    }
+
     /// Reports whether the installation turns the policy to Shadow. A policy that is so itself is not turned.
     #[must_use]
     pub fn is_shadowed_by_installation(&self) -> bool {

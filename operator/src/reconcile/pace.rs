@@ -1,5 +1,5 @@
 //! How often the status of a policy is computed. The work grows with its pods, and in a rollout or after an edit each of them
-//! causes it.
+//! causes it. While pods keep coming, the time between two computations doubles up to [`LONGEST_STREAK`] times.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,22 +15,41 @@ pub(super) const SETTLE: Duration = Duration::from_millis(50);
 /// Time between two computations, for each pod that the policy selects, and the longest one.
 const OF_A_POD: Duration = Duration::from_micros(250);
 const MAX_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the time between two computations doubles.
+const LONGEST_STREAK: u32 = 2;
 
-/// When the status of each policy may be computed next.
+/// When the status of each policy was computed, and how long the next computation has to wait.
 #[derive(Default)]
-pub struct Pace(Mutex<HashMap<PolicyKey, Instant>>);
+pub struct Pace(Mutex<HashMap<PolicyKey, Turn>>);
+
+struct Turn {
+    computed: Instant,
+    /// Shortest time until the next computation.
+    interval: Duration,
+    /// How often it has doubled: number of computations for which events were waiting, up to [`LONGEST_STREAK`].
+    streak: u32,
+}
+
+impl Turn {
+    fn due(&self, is_new: bool) -> Instant {
+        self.computed + self.interval * if is_new { 1 } else { 1 << self.streak }
+    }
+}
 
 impl Pace {
-    /// Returns how long the next computation has to wait.
-    pub(super) fn wait(&self, key: &PolicyKey, now: Instant) -> Duration {
-        let due = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied();
-        due.map_or(SETTLE, |due| due.duration_since(now).max(SETTLE))
+    /// Returns how long the next computation has to wait. An edit that is new does not wait longer because pods keep coming.
+    pub(super) fn wait(&self, key: &PolicyKey, is_new: bool, now: Instant) -> Duration {
+        let turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.get(key).map_or(SETTLE, |turn| turn.due(is_new).duration_since(now).max(SETTLE))
     }
 
     /// Notes that the status of a policy with this many pods has been computed.
     pub(super) fn computed(&self, key: &PolicyKey, pods: usize, now: Instant) {
         let interval = OF_A_POD.saturating_mul(u32::try_from(pods).unwrap_or(u32::MAX)).min(MAX_INTERVAL);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), now + interval);
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = turns.get(key).filter(|before| now < before.due(false) + before.interval);
+        let streak = before.map_or(0, |before| (before.streak + 1).min(LONGEST_STREAK));
+        turns.insert(key.clone(), Turn { computed: now, interval, streak });
     }
 
     /// Forgets a deleted policy.
@@ -46,13 +65,28 @@ mod tests {
     #[test]
     fn a_policy_with_many_pods_waits_longer_but_not_for_its_first_status() {
         let (pace, key, now) = (Pace::default(), PolicyKey::new("n", "p"), Instant::now());
-        assert_eq!(pace.wait(&key, now), SETTLE);
+        assert_eq!(pace.wait(&key, false, now), SETTLE);
         for (pods, wait) in [(10, SETTLE), (1_000, OF_A_POD * 1_000), (1_000_000, MAX_INTERVAL)] {
             pace.computed(&key, pods, now);
-            assert_eq!(pace.wait(&key, now), wait);
-            assert_eq!(pace.wait(&key, now + wait), SETTLE);
+            assert_eq!(pace.wait(&key, false, now), wait);
+            assert_eq!(pace.wait(&key, false, now + wait), SETTLE);
+            pace.forget(&key);
         }
-        pace.forget(&key);
-        assert_eq!(pace.wait(&key, now), SETTLE);
+        assert_eq!(pace.wait(&key, false, now), SETTLE);
+    }
+
+    #[test]
+    fn while_events_keep_coming_it_is_computed_less_often_and_after_a_rest_as_before() {
+        let (pace, key, mut now) = (Pace::default(), PolicyKey::new("n", "p"), Instant::now());
+        let interval = OF_A_POD * 1_000;
+        for times in [1, 2, 4, 4] {
+            pace.computed(&key, 1_000, now);
+            assert_eq!(pace.wait(&key, false, now), interval * times);
+            assert_eq!(pace.wait(&key, true, now), interval, "an edit");
+            now += interval * times;
+        }
+        now += interval * 2;
+        pace.computed(&key, 1_000, now);
+        assert_eq!(pace.wait(&key, false, now), interval);
     }
 }

@@ -13,15 +13,13 @@ use crate::cluster::pods::pod::Pod;
 use crate::distribution::session::Confirmation;
 use crate::injection::decide::is_opted_out;
 use crate::leadership::LEADER_GRACE;
-use crate::reconcile::facts::{CountedPod, Injection, Outcome};
+use crate::reconcile::facts::{CountedPod, Injection, Outcome, PENDING};
 use crate::reconcile::select_pods::SelectedPods;
 use crate::service_account::ServiceAccount;
 
 #[cfg(test)]
 mod tests;
 
-/// Time for which a published policy is `Pending`. Afterwards its pods are unconfirmed.
-const PENDING: Duration = Duration::from_secs(10);
 /// Interval between searches for workloads while a policy has no pods.
 const SEARCH_EVERY: Duration = Duration::from_secs(30);
 /// Time by which a pod must be younger than the label of its namespace to count as one that was missed, in seconds.
