@@ -20,7 +20,7 @@ use prost::Message as _;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use super::Span;
+use super::span::Span;
 
 /// A receiver in this process. Dropping it closes its connections.
 #[derive(Debug)]
