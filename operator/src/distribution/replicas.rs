@@ -3,8 +3,11 @@
 //! Some policies divide their rates by the number of replicas. Such a policy is held back from sessions until
 //! its replicas are known, but not longer than [`MAX_HOLD`].
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use sluice_config::message::Replica;
 use tokio::time::Instant;
 
@@ -15,11 +18,50 @@ mod tests;
 /// sidecar delays the start of its pod.
 pub(super) const MAX_HOLD: Duration = Duration::from_secs(5);
 
+/// Pods by UID, each with its index in the order of the UIDs.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    by_uid: HashMap<String, u32, RandomState>,
+    /// Number of UIDs of which it was made, where a pod may have occurred twice.
+    given: usize,
+}
+
+impl Places {
+    fn new(pods: &[&str]) -> Self {
+        let mut sorted = pods.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let by_uid = sorted.into_iter().zip(0..).map(|(uid, index)| (uid.to_owned(), index)).collect();
+        Self { by_uid, given: pods.len() }
+    }
+
+    /// Reports whether it was made of these pods.
+    fn is_of(&self, pods: &[&str]) -> bool {
+        self.given == pods.len() && pods.iter().all(|uid| self.by_uid.contains_key(*uid))
+    }
+
+    /// Returns the index of a pod, and the count. A pod that is not among them is counted in addition.
+    pub(super) fn replica(&self, pod_uid: &str) -> Replica {
+        let count = number(self.by_uid.len());
+        self.by_uid.get(pod_uid).map_or_else(
+            || Replica {
+                index: number(self.by_uid.keys().filter(|uid| uid.as_str() < pod_uid).count()),
+                count: count.saturating_add(1),
+            },
+            |&index| Replica { index, count },
+        )
+    }
+}
+
+fn number(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
 /// The replicas of one policy.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Replicas {
-    /// Sorted UIDs of the pods, or `None` until they are first counted.
-    pods: Option<Vec<String>>,
+    /// The pods, or `None` until they are first counted. Policies that select the same pods share them.
+    pods: Option<Arc<Places>>,
     /// Whether `pods` were counted with the current selector of the policy.
     current: bool,
     /// Time until which the policy is held back, if its replicas matter and are not known.
@@ -38,20 +80,21 @@ impl Replicas {
         Self { pods: before.and_then(|before| before.pods.clone()), current, held_until }
     }
 
-    /// Sets the pods that were counted with the policy's current selector, and ends the hold. Reports whether
-    /// anything changed.
-    pub(super) fn set(&mut self, mut pods: Vec<String>) -> bool {
-        pods.sort_unstable();
-        if self.current && self.pods.as_ref() == Some(&pods) {
-            return false;
-        }
-        *self = Self { pods: Some(pods), current: true, held_until: None };
-        true
+    /// Reports whether these pods were counted with the policy's current selector.
+    pub(super) fn are(&self, pods: &[&str]) -> bool {
+        self.current && self.pods.as_ref().is_some_and(|places| places.is_of(pods))
+    }
+
+    /// Returns the replicas that were counted with a policy's current selector: those of one of these others, if they are the same.
+    pub(super) fn counted<'a>(pods: &[&str], mut others: impl Iterator<Item = &'a Self>) -> Self {
+        let shared = others.find_map(|other| other.pods.clone().filter(|places| places.is_of(pods)));
+        let pods = shared.unwrap_or_else(|| Arc::new(Places::new(pods)));
+        Self { pods: Some(pods), current: true, held_until: None }
     }
 
     /// Returns the UIDs of the pods, once they have been counted for the present edit.
-    pub(super) fn pods(&self) -> Option<&[String]> {
-        self.pods.as_deref().filter(|_| self.current)
+    pub(super) fn pods(&self) -> Option<impl Iterator<Item = &String>> {
+        Some(self.pods.as_ref().filter(|_| self.current)?.by_uid.keys())
     }
 
     /// Restarts the hold, if there is one. Called when the first session may begin.
@@ -64,15 +107,9 @@ impl Replicas {
         self.held_until.filter(|until| *until > Instant::now())
     }
 
-    /// Returns the index of a pod among the replicas, and their count. A pod that has a session but is not
-    /// among the counted pods is counted in addition, because it admits requests too.
-    pub(super) fn replica(&self, pod_uid: &str) -> Option<Replica> {
-        let pods = self.pods.as_ref()?;
-        let (index, count) = match pods.binary_search_by(|other| other.as_str().cmp(pod_uid)) {
-            Ok(index) => (index, pods.len()),
-            Err(index) => (index, pods.len() + 1),
-        };
-        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Some(Replica { index: number(index), count: number(count) })
+    /// Returns the places of the pods, once they have been counted. A pod that has a session but is not among them admits requests
+    /// too.
+    pub(super) fn places(&self) -> Option<&Arc<Places>> {
+        self.pods.as_ref()
     }
 }

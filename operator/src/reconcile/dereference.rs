@@ -49,8 +49,8 @@ pub async fn count_replicas(
         Some(_) | None => Vec::new(),
     };
     let injected = selected.iter().filter(|(_, facts)| facts.injected).map(|(pod, _)| pod);
-    let replicas = injected.chain(&service).map(|pod| pod.uid.clone());
-    context.hub.set_replicas(uid, selector, replicas.collect());
+    let replicas: Vec<_> = injected.chain(&service).map(|pod| pod.uid.as_str()).collect();
+    context.hub.set_replicas(uid, selector, &replicas);
     Ok(CountedPods { selected, service })
 }
 

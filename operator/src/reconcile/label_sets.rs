@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::Hash;
 
+use foldhash::fast::RandomState;
+
 /// Returns the values of the labels with these keys, in the order of the keys.
 pub fn label_set<'a>(
     labels: &'a BTreeMap<String, String>,
@@ -14,6 +16,6 @@ pub fn label_set<'a>(
 
 /// Returns the first of all items with the same key.
 pub fn unique_by<'a, T, K: Eq + Hash>(items: &'a [T], key: impl Fn(&'a T) -> K) -> Vec<&'a T> {
-    let mut seen = HashSet::new();
+    let mut seen = HashSet::with_hasher(RandomState::default());
     items.iter().filter(|item| seen.insert(key(item))).collect()
 }

@@ -9,6 +9,7 @@ use sluice_crds::policy::Enforcer;
 use tokio::time::Instant;
 
 use super::Hub;
+use crate::distribution::replicas::Places;
 
 /// The desired state of one pod, taken from the hub at one moment.
 pub struct Desired {
@@ -57,7 +58,7 @@ impl Hub {
             held: BTreeSet::new(),
             held_until: None,
         };
-        let mut stores = BTreeSet::new();
+        let (mut stores, mut found) = (BTreeSet::new(), None);
         for (uid, policy) in state.policies_of(session) {
             match &policy.published {
                 Some(_) if !policy.is_fallback => {
@@ -69,7 +70,10 @@ impl Hub {
                     stores.extend(state.stores.names(namespace).map(|name| (namespace, name)));
                 }
             }
-            if let Some(replica) = policy.replicas.replica(pod_uid) {
+            if let Some(places) = policy.replicas.places() {
+                // Most policies of a pod select the same pods.
+                let known = found.filter(|(of, _): &(&Arc<Places>, _)| Arc::ptr_eq(of, places));
+                let (_, replica) = *found.insert(known.unwrap_or_else(|| (places, places.replica(pod_uid))));
                 desired.replicas.insert(uid.clone(), replica);
             }
             if let Some(until) = policy.replicas.held_until().or_else(|| state.store_held_until(policy)) {

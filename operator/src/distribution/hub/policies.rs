@@ -189,14 +189,15 @@ impl Hub {
     /// Sets the replicas of a policy, by the UIDs of the pods, unless its selector has changed since they
     /// were counted. If the replicas have changed, wakes the sessions of all selected pods, at once if the policy is held
     /// back until they are known.
-    pub fn set_replicas(self: &Arc<Self>, uid: &str, selector: &PodSelector, pods: Vec<String>) {
+    pub fn set_replicas(self: &Arc<Self>, uid: &str, selector: &PodSelector, pods: &[&str]) {
         let mut state = self.lock();
-        let policy = state.policies.get_mut(uid).filter(|policy| policy.selector == *selector);
-        let Some(policy) = policy else { return };
+        let policy = state.policies.get(uid).filter(|policy| policy.selector == *selector);
+        let Some(policy) = policy.filter(|policy| !policy.replicas.are(pods)) else { return };
         let was_held = policy.replicas.held_until().is_some();
-        if !policy.replicas.set(pods) {
-            return;
-        }
+        let others = state.policies.in_namespace(&policy.key.namespace).map(|(_, other)| &other.replicas);
+        let replicas = Replicas::counted(pods, others);
+        let Some(policy) = state.policies.get_mut(uid) else { return };
+        policy.replicas = replicas;
         // A selected pod that is not among the replicas is counted in addition, so its count has changed too.
         let namespace = policy.key.namespace.clone();
         match state.policies.get(uid) {

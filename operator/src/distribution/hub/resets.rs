@@ -43,10 +43,10 @@ impl State {
         }
         let connected: BTreeMap<_, _> = self.sessions_of(policy).collect();
         let running = policy.replicas.pods();
-        let not_connected =
-            running.unwrap_or_default().iter().filter(|pod| !connected.contains_key(pod)).count();
+        let is_counted = running.is_some();
+        let not_connected = running.into_iter().flatten().filter(|pod| !connected.contains_key(pod)).count();
         let mut progress = PodProgress {
-            is_counted: running.is_some(),
+            is_counted,
             pods: connected.len() + not_connected,
             not_connected,
             is_removed: active.removed_at.is_some(),

@@ -153,7 +153,7 @@ async fn every_policy_is_published_in_shadow_mode_while_the_installation_is() {
         };
         all.map(policy).collect::<Vec<_>>()
     };
-    hub.set_replicas("2", &selector("a"), vec![POD_UID.into()]);
+    hub.set_replicas("2", &selector("a"), &[POD_UID]);
     assert_eq!(modes(&hub), [Mode::Enforce; 2]);
     hub.report("s", applied(&hash));
     let mut version = hub.version();

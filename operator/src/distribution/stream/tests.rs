@@ -75,8 +75,9 @@ fn publish_to_all(hub: &Hub, uid: &str, policy: &CompiledPolicy) {
 
 /// Sets the replicas of a policy: the pod itself and others, `count` in all.
 fn set_replicas(hub: &Arc<Hub>, uid: &str, selector: &PodSelector, count: usize) {
-    let others = (1..count).map(|n| format!("zz-{n:04}"));
-    hub.set_replicas(uid, selector, others.chain([POD_UID.to_owned()]).collect());
+    let others: Vec<_> = (1..count).map(|n| format!("zz-{n:04}")).collect();
+    let pods: Vec<_> = others.iter().map(String::as_str).chain([POD_UID]).collect();
+    hub.set_replicas(uid, selector, &pods);
 }
 
 fn uids(message: &Value) -> String {
@@ -109,7 +110,7 @@ async fn replicas_are_sent_before_policies_and_seldom_for_many_changes() {
     // The policies are not sent again for that, and an edit does not send the replicas again.
     publish_to_all(&hub, "1", &CompiledPolicy { mode: Mode::Shadow, ..shared() });
     assert_eq!(reader.next().await.0, "policies");
-    hub.set_replicas("1", &PodSelector::all(), vec!["another".into()]);
+    hub.set_replicas("1", &PodSelector::all(), &["another"]);
     assert_eq!(reader.next().await, live(1, 2), "the pod has a session and is counted in addition");
 }
 

@@ -42,7 +42,7 @@ fn policy() -> CompiledPolicy {
 }
 
 fn pods(hub: &std::sync::Arc<Hub>, uids: &[&str]) {
-    hub.set_replicas("1", &selector("a"), uids.iter().map(|uid| (*uid).to_owned()).collect());
+    hub.set_replicas("1", &selector("a"), uids);
 }
 
 fn progress(hub: &Hub) -> PodProgress {
