@@ -1,6 +1,5 @@
 //! The control plane under many sidecars: a real API server with etcd, the operator as a process, and sessions that behave as
-//! sidecars do, over TCP and TLS. Each has a token of its own, keeps one connection for its reports, and confirms only what it
-//! has received.
+//! sidecars do, over TCP and TLS. Each has a token and a connection of its own, and confirms only what it has received.
 //!
 //! - `fleet`: namespaces, policies, pods and their sessions.
 //! - `sidecar`: one session.
