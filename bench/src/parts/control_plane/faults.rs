@@ -104,13 +104,14 @@ async fn restart_api_server(fleet: &mut Fleet, table: &mut Table) -> anyhow::Res
     let killed = Instant::now();
     fleet.plane.restart_api_server().await;
     table.add("the API server is killed: ready again", "s", killed.elapsed().as_secs_f64());
-    let start = Instant::now();
+    // It counts from its start.
+    let (before, start) = (Requests::read(&fleet.plane).await?, Instant::now());
     fleet.namespaces[0].apply("p0", policy("a", 5_000)).await?;
     let programmed = fleet.programmed(&fleet.namespaces, start).await?;
     table.add("the API server is back, an edit: all policies programmed", "s", programmed);
     let ended = fleet.seen.ended.load(Ordering::Relaxed) as f64;
     table.add("the API server is killed: sessions that ended", "sessions", ended);
-    table.requests("the API server is back", fleet, Requests::default(), start).await
+    table.requests("the API server is back", fleet, before, start).await
 }
 
 /// All pods of a namespace get another label, which no policy selects, and the first one again.

@@ -41,8 +41,11 @@ impl Requests {
             &["resource=\"serviceaccounts\""],
             &["resource=\"\""],
         ];
+        let is_others = |line: &str| others.iter().any(|texts| texts.iter().all(|text| line.contains(text)));
+        let all = page.lines().filter(|line| line.starts_with("apiserver_request_total{"));
+        let all = all.filter(|line| !is_others(line));
         Ok(Self {
-            all: sum(&[]) - others.iter().map(|texts| sum(texts)).sum::<f64>(),
+            all: all.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum(),
             pods: sum(&["resource=\"pods\"", "verb=\"GET\""]),
             written: sum(&[&of_status[..], &["code=\"200\""]].concat()),
             conflicts: sum(&[&of_status[..], &["code=\"409\""]].concat()),
