@@ -52,6 +52,9 @@ fn options(redis: &Redis) -> RedisOptions {
 
 fn in_redis(options: &RedisOptions) -> Limiter {
     let store = Arc::new(RedisStore::start(options.clone()).unwrap());
-    let limiter_options = LimiterOptions { latency_budget: BUDGET, ..LimiterOptions::default() };
-    Limiter::in_redis(store, &limiter_options, None)
+    Limiter::in_redis(store, &limiter_options(), None)
+}
+
+fn limiter_options() -> LimiterOptions {
+    LimiterOptions { latency_budget: BUDGET, ..LimiterOptions::default() }
 }

@@ -10,7 +10,7 @@ use sluice_store::{
 };
 
 use crate::support::Redis;
-use crate::{CLIENT, in_redis, limits, options, rate};
+use crate::{CLIENT, in_redis, limiter_options, limits, options, rate};
 
 const OTHER: KeyHash = KeyHash(8 << 64);
 
@@ -130,7 +130,7 @@ async fn local_usage_of_a_reset_client_is_not_flushed_to_the_store() {
     exhaust(&unconfigured, &plan, CLIENT).await;
     unconfigured.forget(std::slice::from_ref(&plan), CLIENT, 0);
     let successor =
-        Limiter::in_redis(limiter.redis().unwrap().clone(), &LimiterOptions::default(), Some(&unconfigured));
+        Limiter::in_redis(limiter.redis().unwrap().clone(), &limiter_options(), Some(&unconfigured));
     exhaust(&successor, &plan, CLIENT).await;
     for limiter in [limiter, unconfigured, successor] {
         limiter.close().await;
