@@ -22,8 +22,6 @@ pub(super) const MAX_HOLD: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct Places {
     by_uid: HashMap<String, u32, RandomState>,
-    /// Number of UIDs of which it was made, where a pod may have occurred twice.
-    given: usize,
 }
 
 impl Places {
@@ -32,12 +30,17 @@ impl Places {
         sorted.sort_unstable();
         sorted.dedup();
         let by_uid = sorted.into_iter().zip(0..).map(|(uid, index)| (uid.to_owned(), index)).collect();
-        Self { by_uid, given: pods.len() }
+        Self { by_uid }
     }
 
-    /// Reports whether it was made of these pods.
+    /// Reports whether these are its pods, each once.
     fn is_of(&self, pods: &[&str]) -> bool {
-        self.given == pods.len() && pods.iter().all(|uid| self.by_uid.contains_key(*uid))
+        let mut seen = vec![false; self.by_uid.len()];
+        let mut is_next = |uid: &&str| {
+            let place = self.by_uid.get(*uid).and_then(|&index| seen.get_mut(index as usize));
+            place.is_some_and(|seen| !std::mem::replace(seen, true))
+        };
+        pods.len() == self.by_uid.len() && pods.iter().all(&mut is_next)
     }
 
     /// Returns the index of a pod, and the count. A pod that is not among them is counted in addition.

@@ -49,7 +49,10 @@ pub async fn count_replicas(
         Some(_) | None => Vec::new(),
     };
     let injected = selected.iter().filter(|(_, facts)| facts.injected).map(|(pod, _)| pod);
-    let replicas: Vec<_> = injected.chain(&service).map(|pod| pod.uid.as_str()).collect();
+    // A pod of the service that has a sidecar counts once.
+    let is_injected = |pod: &Pod| injected.clone().any(|other| other.uid == pod.uid);
+    let others = service.iter().filter(|pod| !is_injected(pod));
+    let replicas: Vec<_> = injected.clone().chain(others).map(|pod| pod.uid.as_str()).collect();
     context.hub.set_replicas(uid, selector, &replicas);
     Ok(CountedPods { selected, service })
 }

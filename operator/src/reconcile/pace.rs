@@ -1,5 +1,6 @@
 //! How often the status of a policy is computed. The work grows with its pods, and in a rollout or after an edit each of them
-//! causes it. While pods keep coming, the time between two computations doubles up to [`LONGEST_STREAK`] times.
+//! causes it. While pods keep coming, the time between two computations doubles up to [`LONGEST_STREAK`] times. It is never
+//! longer than [`MAX_INTERVAL`], because the replicas of a policy are counted with its status.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -32,7 +33,8 @@ struct Turn {
 
 impl Turn {
     fn due(&self, is_new: bool) -> Instant {
-        self.computed + self.interval * if is_new { 1 } else { 1 << self.streak }
+        let doubled = self.interval * if is_new { 1 } else { 1 << self.streak };
+        self.computed + doubled.min(MAX_INTERVAL)
     }
 }
 
@@ -88,5 +90,11 @@ mod tests {
         now += interval * 2;
         pace.computed(&key, 1_000, now);
         assert_eq!(pace.wait(&key, false, now), interval);
+        // Replicas are counted once a second, however many pods there are.
+        for _ in 0..3 {
+            pace.computed(&key, 10_000, now);
+            assert_eq!(pace.wait(&key, false, now), MAX_INTERVAL);
+            now += MAX_INTERVAL;
+        }
     }
 }

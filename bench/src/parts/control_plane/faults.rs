@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
@@ -42,8 +42,14 @@ impl Table {
 
 /// Measures the rows of this part.
 pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
-    let sessions = std::env::var("SLUICE_BENCH_SESSIONS").ok().and_then(|text| text.parse().ok());
-    let sessions = sessions.unwrap_or(SESSIONS);
+    let sessions = match std::env::var("SLUICE_BENCH_SESSIONS") {
+        // The last of several numbers.
+        Ok(text) => {
+            let number = text.rsplit(',').next().unwrap_or_default().trim();
+            number.parse::<usize>().context("SLUICE_BENCH_SESSIONS is no number of sessions")?
+        }
+        Err(_) => SESSIONS,
+    };
     let mut table = Table { sessions, rows: Vec::new() };
     let mut fleet = Fleet::create(NAMESPACES, POLICIES).await?;
     fleet.add_pods(sessions).await?;

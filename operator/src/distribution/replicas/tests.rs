@@ -30,6 +30,10 @@ async fn a_pod_receives_its_index_and_the_count_for_each_of_its_policies() {
     // The pod has a session, so it admits requests and counts, even if the watch does not show it as running.
     set(&hub, "1", &selector("a"), &["z", "a", "b"]);
     assert_eq!(replicas(), [replica("1", 2, 4)]);
+    // A pod that is named twice counts once.
+    set(&hub, "1", &selector("a"), &["z", "a", "a"]);
+    assert_eq!(replicas(), [replica("1", 1, 3)]);
+    set(&hub, "1", &selector("a"), &["z", "a", "b"]);
     // An edit, valid or not, keeps the replicas until they are counted again.
     hub.keep_published("1", &key("n"));
     assert_eq!((replicas(), hub.selector("1").is_some()), (vec![replica("1", 2, 4)], true));
