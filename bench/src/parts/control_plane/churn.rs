@@ -52,10 +52,11 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
     let seconds = start.elapsed().as_secs_f64();
     let requests = until_quiet(&fleet.plane, before).await?;
     let events = CREATED as f64 * EVENTS;
+    let cpu = watched.cpu_ms()?;
     let live = fleet.seen.live.load(Ordering::Relaxed) as f64;
     let reconciles = metric(&operator, "sluice_operator_reconciles_total").await? - reconciles;
     let rows = [
-        ("CPU time of the operator for an event", "ms", watched.cpu_ms()? / events),
+        ("CPU time of the operator for an event", "ms", cpu / events),
         ("messages with replicas for each sidecar and second", "messages", live / PODS as f64 / seconds),
         ("reconciles for an event", "reconciles", reconciles / events),
         (
