@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use rustls::ServerConfig;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::NoServerSessionStorage;
+use rustls::{CipherSuite, ServerConfig};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -47,11 +49,24 @@ impl Serving {
             CertificateDer::pem_slice_iter(self.certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
         let chain = chain.context("tls.crt")?;
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).context("tls.key")?;
-        let config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key);
+        let config = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+        let config = config.with_no_client_auth().with_single_cert(chain, key);
         let mut config = config.context("tls.crt and tls.key")?;
+        config.ignore_client_order = true;
+        // A client keeps one connection. Where all have lost theirs, no cache of sessions would have them all.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
+}
+
+/// Returns the cryptography of the servers. A handshake computes dozens of hashes, and processors have instructions for SHA-256 but not
+/// for SHA-384, which clients would prefer.
+fn provider() -> Arc<CryptoProvider> {
+    let mut provider = aws_lc_rs::default_provider();
+    provider.cipher_suites.sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256);
+    Arc::new(provider)
 }
 
 #[cfg(test)]
