@@ -77,8 +77,8 @@ struct State {
     sessions: Indexed<Session>,
     /// The UIDs of their pods by the names of the sessions.
     names: HashMap<String, String>,
-    /// Changes of replicas for which sessions are not woken yet.
-    replicas_changed: live::Waiting,
+    /// Changes of replicas for which sessions are not woken yet, by namespace.
+    replicas_changed: HashMap<String, live::Waiting>,
     stores: HubStores,
     /// The keys that the service verifies tokens of its callers with.
     token_keys: Option<TokenKeys>,

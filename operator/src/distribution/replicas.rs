@@ -18,6 +18,9 @@ mod tests;
 /// sidecar delays the start of its pod.
 pub(super) const MAX_HOLD: Duration = Duration::from_secs(5);
 
+/// Part of the replicas below which a change hardly matters, as a divisor.
+const NEARLY: u32 = 100;
+
 /// Pods by UID, each with its index in the order of the UIDs.
 #[derive(Debug, Default)]
 pub(super) struct Places {
@@ -69,6 +72,8 @@ pub(super) struct Replicas {
     current: bool,
     /// Time until which the policy is held back, if its replicas matter and are not known.
     held_until: Option<Instant>,
+    /// How many there were when sessions were woken for them last.
+    told: Option<u32>,
 }
 
 impl Replicas {
@@ -80,7 +85,8 @@ impl Replicas {
         let until =
             || before.and_then(|before| before.held_until).unwrap_or_else(|| Instant::now() + MAX_HOLD);
         let held_until = (needs_replicas && !current).then(until);
-        Self { pods: before.and_then(|before| before.pods.clone()), current, held_until }
+        let pods = before.and_then(|before| before.pods.clone());
+        Self { pods, current, held_until, told: before.and_then(|before| before.told) }
     }
 
     /// Reports whether these pods were counted with the policy's current selector.
@@ -88,11 +94,26 @@ impl Replicas {
         self.current && self.pods.as_ref().is_some_and(|places| places.is_of(pods))
     }
 
-    /// Returns the replicas that were counted with a policy's current selector: those of one of these others, if they are the same.
-    pub(super) fn counted<'a>(pods: &[&str], mut others: impl Iterator<Item = &'a Self>) -> Self {
+    /// Returns the replicas that were counted next with a policy's current selector: those of one of these others, if they are the
+    /// same.
+    pub(super) fn counted<'a>(&self, pods: &[&str], mut others: impl Iterator<Item = &'a Self>) -> Self {
         let shared = others.find_map(|other| other.pods.clone().filter(|places| places.is_of(pods)));
         let pods = shared.unwrap_or_else(|| Arc::new(Places::new(pods)));
-        Self { pods: Some(pods), current: true, held_until: None }
+        Self { pods: Some(pods), current: true, held_until: None, told: self.told }
+    }
+
+    fn count(&self) -> u32 {
+        self.pods.as_ref().map_or(0, |places| number(places.by_uid.len()))
+    }
+
+    /// Notes that sessions are woken for them.
+    pub(super) fn tell(&mut self) {
+        self.told = Some(self.count());
+    }
+
+    /// Reports whether the share of a replica is nearly what sessions have been told: its change is below a hundredth.
+    pub(super) fn are_nearly_told(&self) -> bool {
+        self.told.is_some_and(|told| told > NEARLY && self.count().abs_diff(told) < told / NEARLY)
     }
 
     /// Returns the UIDs of the pods, once they have been counted for the present edit.

@@ -195,16 +195,17 @@ impl Hub {
         let Some(policy) = policy.filter(|policy| !policy.replicas.are(pods)) else { return };
         let was_held = policy.replicas.held_until().is_some();
         let others = state.policies.in_namespace(&policy.key.namespace).map(|(_, other)| &other.replicas);
-        let replicas = Replicas::counted(pods, others);
+        let replicas = policy.replicas.counted(pods, others);
         let Some(policy) = state.policies.get_mut(uid) else { return };
         policy.replicas = replicas;
         // A selected pod that is not among the replicas is counted in addition, so its count has changed too.
         let namespace = policy.key.namespace.clone();
-        match state.policies.get(uid) {
-            Some(policy) if was_held => {
-                state.wake(&namespace, Changed::Policies, |session| policy.selects(&session.identity));
-            }
-            _ => self.wake_for_replicas(&mut state, &namespace, uid),
+        if !was_held {
+            return self.wake_for_replicas(&mut state, &namespace, uid);
+        }
+        policy.replicas.tell();
+        if let Some(policy) = state.policies.get(uid) {
+            state.wake(&namespace, Changed::Policies, |session| policy.selects(&session.identity));
         }
     }
 }

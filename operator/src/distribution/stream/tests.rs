@@ -115,6 +115,38 @@ async fn replicas_are_sent_before_policies_and_seldom_for_many_changes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_few_pods_among_a_thousand_are_told_with_those_of_the_next_seconds() {
+    let hub = hub();
+    publish_to_all(&hub, "1", &shared());
+    let set = |count| set_replicas(&hub, "1", &PodSelector::all(), count);
+    set(1_000);
+    let mut reader = begin(&hub);
+    while reader.next().await.0 != "policies" {}
+    let count = |(_, message): (String, Value)| message["policies"]["1"]["count"].as_u64().unwrap();
+    let mut next_count = async || loop {
+        let event = reader.next().await;
+        if event.0 == "live" {
+            return count(event);
+        }
+    };
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let start = Instant::now();
+    for more in 1..=3 {
+        set(1_000 + more);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(next_count().await, 1_003);
+    assert!(start.elapsed() >= Duration::from_secs(10), "{:?}", start.elapsed());
+    // Others that matter take them along.
+    for (count, seconds) in [(1_004, 10), (1_100, 2), (1_000, 2)] {
+        let start = Instant::now();
+        set(count);
+        assert_eq!(next_count().await, count as u64);
+        assert!(start.elapsed() <= Duration::from_secs(seconds + 1), "{count}: {:?}", start.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_policy_is_sent_when_its_replicas_are_known() {
     let hub = hub();
     publish_to_all(&hub, "1", &shared());
