@@ -98,6 +98,12 @@ async fn reconcile(context: &Context, key: &PolicyKey) -> anyhow::Result<()> {
     }
 }
 
+/// Returns the time since an object was created, by the clock of the API server.
+fn age(object: &DynamicObject, now: Timestamp) -> Duration {
+    let created = object.metadata.creation_timestamp.as_ref();
+    created.and_then(|created| now.duration_since(created.0).try_into().ok()).unwrap_or_default()
+}
+
 /// Computes the status from the tables and the API server, and writes it.
 async fn update_status(
     context: &Context,
@@ -128,9 +134,11 @@ async fn update_status(
         context.told.tell_once(reported, |reported| context.pod_events.try_report(reported));
     }
     let previous = report::previous(object);
+    let now = Timestamp::now();
     let observed = Observed {
         key,
         generation: object.metadata.generation.unwrap_or_default(),
+        age: age(object, now),
         kept_by: object
             .metadata
             .deletion_timestamp
@@ -143,7 +151,7 @@ async fn update_status(
         leader_for: context.leader_since.elapsed(),
         previous: previous.as_ref(),
     };
-    let (status, check_again_after) = status(&observed, Timestamp::now());
+    let (status, check_again_after) = status(&observed, now);
     if let Some(delay) = check_again_after {
         context.queue.add_after(key.clone(), delay);
     }

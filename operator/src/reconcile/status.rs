@@ -35,6 +35,8 @@ mod accepted;
 mod captured;
 mod client_address;
 mod finding;
+#[cfg(test)]
+mod fixtures;
 mod mend;
 mod nearly_full;
 pub mod observed;

@@ -15,6 +15,8 @@ pub struct Observed<'a> {
     pub key: &'a PolicyKey,
     /// Generation of the policy.
     pub generation: i64,
+    /// Time since the policy was created.
+    pub age: Duration,
     /// The finalizers that keep a policy that was deleted. Empty while it is not being deleted.
     pub kept_by: &'a [String],
     /// Result of publishing this generation.
@@ -33,5 +35,11 @@ impl Observed<'_> {
     /// Returns a condition of the previous status.
     pub(super) fn previous_condition(&self, kind: &str) -> Option<&Condition> {
         self.previous?.conditions.iter().find(|condition| condition.type_ == kind)
+    }
+
+    /// Returns a condition of the previous status that holds for the present generation.
+    pub(super) fn present_condition(&self, kind: &str) -> Option<&Condition> {
+        self.previous_condition(kind)
+            .filter(|condition| condition.observed_generation == Some(self.generation))
     }
 }

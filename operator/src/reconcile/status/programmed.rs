@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use sluice_crds::conditions::{reasons, types};
 use sluice_crds::{INJECT_LABEL, SERVICE_LABEL};
+use tokio::time::Instant;
 
 use super::finding::Finding;
 use super::mend::add_sidecars;
@@ -62,6 +64,7 @@ pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
         }
     };
     let pending_left = PENDING.checked_sub(published_at.elapsed()).filter(|left| !left.is_zero());
+    let pending_left = pending_left.filter(|_| !was_found_before(observed, *published_at));
     let pods: Vec<_> = observed.facts.enforcers().collect();
     let pods = pods.as_slice();
     let mut missing = pods.iter().copied().filter(|pod| pod.confirmation != Confirmation::Applied);
@@ -70,6 +73,9 @@ pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
         return without_service(observed.service);
     }
     if by.sidecar && observed.facts.pods.is_empty() {
+        // Whoever applies a policy together with its workload has no pods yet.
+        let is_new = observed.previous_condition(types::PROGRAMMED).is_some() || observed.age < PENDING;
+        let pending_left = pending_left.filter(|_| is_new);
         let without = without_pods(observed, selected, pending_left.is_some());
         // What is scaled to zero does not speak for the service.
         if without.finding.status != "True" || missing.is_empty() {
@@ -86,14 +92,15 @@ pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
     }
     let grace_left = LEADER_GRACE.checked_sub(observed.leader_for).filter(|left| !left.is_zero());
     let mut check_again_after = grace_left;
-    if let Some(left) = grace_left {
+    let nacked = nacked(pods, &missing);
+    if let (Some(left), None) = (grace_left, &nacked) {
         match during_grace(observed, missing.len()) {
             DuringGrace::Decided(programmed) => return programmed.check_again_after(left),
             DuringGrace::NeverReported => check_again_after = Some(PENDING),
             DuringGrace::Undecided => {}
         }
     }
-    let unconfirmed = nacked(pods, &missing).or_else(|| not_injected(observed)).unwrap_or_else(|| {
+    let unconfirmed = nacked.or_else(|| not_injected(observed)).unwrap_or_else(|| {
         if pending_left.is_some() {
             check_again_after = pending_left;
         }
@@ -110,6 +117,17 @@ pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
         ));
     }
     Programmed { check_again_after, ..unconfirmed }
+}
+
+/// Reports whether a leader before this one has found more about this edit than that it is pending. It is not new again
+/// because this one has published it.
+fn was_found_before(observed: &Observed<'_>, published_at: Instant) -> bool {
+    let was_published_at_start = observed.leader_for < published_at.elapsed() + PENDING;
+    let found = observed.present_condition(types::PROGRAMMED).map(|found| found.reason.as_str());
+    was_published_at_start
+        && found.is_some_and(|found| {
+            ![reasons::PENDING, reasons::WAITING, reasons::AWAITING_REPORTS].contains(&found)
+        })
 }
 
 /// Returns the note about sidecars that run in pods whose label says that there be none.
@@ -140,7 +158,6 @@ fn without_service(service: Option<&ServiceAccount>) -> Programmed {
 
 fn without_pods(observed: &Observed<'_>, selected: &SelectedPods, is_pending: bool) -> Programmed {
     let namespace = &observed.key.namespace;
-    // Whoever applies a policy together with its workload has no pods yet.
     let reason = if is_pending { reasons::PENDING } else { reasons::NO_PODS };
     if let (None, Some(absent)) = (&observed.facts.idle, &observed.facts.absent) {
         return Programmed::new("False", reason, absent.clone());
@@ -184,15 +201,16 @@ fn during_grace(observed: &Observed<'_>, missing: usize) -> DuringGrace {
     if !observed.facts.enforcers().any(is_connecting) {
         return DuringGrace::Undecided;
     }
-    let previous = observed.previous_condition(types::PROGRAMMED).filter(|condition| {
-        condition.observed_generation == Some(observed.generation)
-            && condition.reason != reasons::SCALED_TO_ZERO
-    });
+    let previous = observed
+        .present_condition(types::PROGRAMMED)
+        .filter(|condition| condition.reason != reasons::SCALED_TO_ZERO);
+    let kept = |status, reason, previous: &Condition| {
+        let kept = Programmed::new(status, reason, previous.message.clone());
+        DuringGrace::Decided(Programmed { is_kept: true, ..kept })
+    };
     match previous {
-        Some(previous) if previous.status == "True" => {
-            let kept = Programmed::new("True", reasons::PROGRAMMED, previous.message.clone());
-            DuringGrace::Decided(Programmed { is_kept: true, ..kept })
-        }
+        Some(previous) if previous.status == "True" => kept("True", reasons::PROGRAMMED, previous),
+        Some(previous) if previous.reason == reasons::REFUSED => kept("False", reasons::REFUSED, previous),
         Some(_) => DuringGrace::Undecided,
         None if observed.previous.is_none_or(|previous| previous.conditions.is_empty()) => {
             DuringGrace::NeverReported

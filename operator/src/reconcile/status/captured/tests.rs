@@ -1,5 +1,4 @@
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -9,13 +8,11 @@ use crate::cluster::network_policies::NetworkPolicy;
 use crate::cluster::objects::Trimmed;
 use crate::cluster::pods::pod::{Pod, PodFacts};
 use crate::cluster::services::Service;
-use crate::distribution::session::Confirmation;
 use crate::events::pods::{Unlimited, UnlimitedPod};
 use crate::injection::bounds::Bounds;
 use crate::injection::inject::tests::config;
-use crate::object_key::PolicyKey;
-use crate::reconcile::facts::Outcome;
-use crate::reconcile::facts::{Injection, StoreFact};
+use crate::reconcile::facts::{Injection, Outcome, StoreFact};
+use crate::reconcile::status::fixtures::{observed, pod as applied};
 
 mod network_policies;
 mod other_pods;
@@ -64,16 +61,8 @@ impl Shop {
             idle: None,
             store: StoreFact::Default,
         };
-        let finding = super::captured(&Observed {
-            service: None,
-            key: &PolicyKey { namespace: "shop".into(), name: "p".into() },
-            generation: 1,
-            kept_by: &[],
-            outcome: &Outcome::Invalid(Vec::new()),
-            facts: &facts,
-            leader_for: Duration::ZERO,
-            previous: None,
-        });
+        let outcome = Outcome::Invalid(Vec::new());
+        let finding = super::captured(&observed(&outcome, &facts));
         assert_eq!(finding.status == "True", finding.reason == reasons::ALL_TRAFFIC, "{finding:?}");
         (finding.reason, finding.message)
     }
@@ -116,8 +105,6 @@ fn metadata(pod: &Value, owner: Option<&str>) -> Arc<Pod> {
 
 fn counted(pod: &Value) -> CountedPod {
     CountedPod {
-        is_service: false,
-        asked: false,
         pod: metadata(pod, Some("deployment/web")),
         facts: Arc::new(PodFacts::read(
             &serde_json::from_value(pod.clone()).unwrap(),
@@ -125,11 +112,7 @@ fn counted(pod: &Value) -> CountedPod {
             &Bounds::default(),
         )),
         addresses: Arc::new(["10.0.0.7".parse().unwrap()]),
-        confirmation: Confirmation::Applied,
-        untrusted_proxy: None,
-        nearly_full: Vec::new(),
-        store: None,
-        unreachable: Vec::new(),
+        ..applied("")
     }
 }
 

@@ -1,52 +1,19 @@
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use sluice_config::ADMIN_PORT;
-use sluice_config::policy::{Consistency, DEFAULT_STORE, Mode, OnStoreFailure};
-use sluice_config::{CompiledPolicy, PolicyHash};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::json;
 use sluice_crds::RateLimitPolicyStatus;
-use tokio::time::Instant;
 
 use super::*;
-use crate::cluster::pods::pod::{Pod, PodFacts};
+use crate::cluster::pods::pod::PodFacts;
 use crate::injection::capture::CaptureError;
 use crate::injection::skip::Skip;
-use crate::object_key::PolicyKey;
-use crate::pod_selector::PodSelector;
 use crate::reconcile::facts::Facts;
-
-const LONG_AGO: Duration = Duration::from_secs(3_600);
+use crate::reconcile::status::fixtures::{LONG_AGO, observed, pod as applied, published};
 
 fn pod(name: &str, injected: bool, confirmation: Confirmation) -> CountedPod {
-    CountedPod {
-        is_service: false,
-        asked: false,
-        pod: Arc::new(Pod {
-            uid: name.into(),
-            namespace: "shop".into(),
-            name: name.into(),
-            labels: Default::default(),
-            ends: None,
-            created: None,
-            owner: None,
-            controller: None,
-        }),
-        facts: Arc::new(PodFacts {
-            injected,
-            host_network: false,
-            captured: Ok(Vec::new()),
-            warnings: Vec::new(),
-            admin: ADMIN_PORT,
-            has_ports_annotation: false,
-            host_ports: Vec::new(),
-        }),
-        addresses: Arc::default(),
-        confirmation,
-        untrusted_proxy: None,
-        nearly_full: Vec::new(),
-        store: None,
-        unreachable: Vec::new(),
-    }
+    let pod = applied(name);
+    CountedPod { facts: Arc::new(PodFacts { injected, ..(*pod.facts).clone() }), confirmation, ..pod }
 }
 
 fn owned_by(owner: &str, pod: &CountedPod) -> CountedPod {
@@ -59,45 +26,36 @@ fn compute(
     leader_for: Duration,
     previous: Option<&RateLimitPolicyStatus>,
 ) -> Programmed {
-    let outcome = Outcome::Published {
-        enforced_by: sluice_crds::policy::EnforcedBy::SIDECAR,
-        policy: Box::new(CompiledPolicy {
-            namespace: "shop".into(),
-            name: "p".into(),
-            mode: Mode::Enforce,
-            on_store_failure: OnStoreFailure::Allow,
-            consistency: Consistency::Strict,
-            store: DEFAULT_STORE.into(),
-            ambiguous_paths: Default::default(),
-            client_address: None,
-            jwt: Vec::new(),
-            status_headers: None,
-            limits: Vec::new(),
-            hints: Default::default(),
-        }),
-        hash: PolicyHash::of("p"),
-        selected: PodSelector::all().into(),
-        published_at: Instant::now() - Duration::from_secs(60),
-        installation: Mode::Enforce,
-        unusable: Vec::new(),
-    };
-    programmed(&Observed {
-        service: None,
-        key: &PolicyKey { namespace: "shop".into(), name: "p".into() },
-        generation: 2,
-        kept_by: &[],
-        outcome: &outcome,
-        facts: &Facts { pods, ..Facts::default() },
-        leader_for,
-        previous,
-    })
+    compute_at(pods, Duration::from_secs(60), leader_for, LONG_AGO, previous)
+}
+
+/// Computes the condition of a policy that was published and created before these times.
+fn compute_at(
+    pods: Vec<CountedPod>,
+    published_for: Duration,
+    leader_for: Duration,
+    age: Duration,
+    previous: Option<&RateLimitPolicyStatus>,
+) -> Programmed {
+    let limit =
+        json!({"name": "l", "key": {"parts": [{"clientIP": {}}]}, "rates": [{"requests": 5, "per": "1m"}]});
+    let mut outcome = published(&json!({"limits": [limit]}));
+    if let Outcome::Published { published_at, .. } = &mut outcome {
+        *published_at = Instant::now() - published_for;
+    }
+    let facts = Facts { pods, ..Facts::default() };
+    programmed(&Observed { generation: 2, age, leader_for, previous, ..observed(&outcome, &facts) })
 }
 
 fn previous(status: &str, generation: i64) -> RateLimitPolicyStatus {
+    found(status, "Before", generation)
+}
+
+fn found(status: &str, reason: &str, generation: i64) -> RateLimitPolicyStatus {
     let condition = Condition {
         type_: types::PROGRAMMED.into(),
         status: status.into(),
-        reason: "Before".into(),
+        reason: reason.into(),
         message: "the message before".into(),
         observed_generation: Some(generation),
         last_transition_time: Time(jiff::Timestamp::UNIX_EPOCH),
@@ -179,4 +137,44 @@ async fn a_new_leader_keeps_a_true_condition_while_sidecars_connect() {
         assert!(!decided.is_kept);
         assert_eq!(decided.finding.reason, reasons::PODS_UNCONFIRMED);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edit_is_pending_once_and_not_again_for_the_next_leader() {
+    let (at_start, now) = (Duration::from_secs(2), Duration::from_secs(1));
+    let reason = |pods, leader_for, age, previous: Option<&RateLimitPolicyStatus>| {
+        compute_at(pods, now, leader_for, age, previous).finding.reason
+    };
+    let none = Vec::new;
+    assert_eq!(reason(none(), at_start, now, None), reasons::PENDING, "it was created just now");
+    assert_eq!(reason(none(), at_start, LONG_AGO, None), reasons::NO_PODS, "nobody has ever looked");
+    for (found_before, expected) in [
+        (found("False", reasons::PENDING, 2), reasons::PENDING),
+        (found("False", reasons::NO_PODS, 2), reasons::NO_PODS),
+        (found("False", reasons::NO_PODS, 1), reasons::PENDING),
+    ] {
+        assert_eq!(reason(none(), at_start, LONG_AGO, Some(&found_before)), expected, "{found_before:?}");
+    }
+    // The same leader may have found pods, and others may have come since.
+    let programmed = found("True", reasons::PROGRAMMED, 2);
+    assert_eq!(reason(none(), LONG_AGO, LONG_AGO, Some(&programmed)), reasons::PENDING);
+
+    let connecting = || vec![pod("a", true, Confirmation::NotConnected)];
+    let unconfirmed = found("False", reasons::PODS_UNCONFIRMED, 2);
+    assert_eq!(reason(connecting(), at_start, LONG_AGO, Some(&unconfirmed)), reasons::PODS_UNCONFIRMED);
+    assert_eq!(reason(connecting(), at_start, LONG_AGO, None), reasons::PENDING);
+}
+
+#[tokio::test]
+async fn a_new_leader_keeps_a_refusal_while_sidecars_connect_and_hears_a_new_one_at_once() {
+    let just_now = Duration::from_secs(20);
+    let connecting = pod("a", true, Confirmation::NotConnected);
+    let refused = found("False", reasons::REFUSED, 2);
+    let kept = compute(vec![connecting.clone()], just_now, Some(&refused));
+    assert!(kept.is_kept && kept.finding.message == "the message before");
+    assert_eq!((kept.finding.status, kept.finding.reason), ("False", reasons::REFUSED));
+
+    let nacking = pod("b", true, Confirmation::Nacked("too new".into()));
+    let refusing = compute(vec![connecting, nacking], just_now, Some(&previous("True", 2)));
+    assert_eq!((refusing.finding.status, refusing.finding.reason), ("False", reasons::REFUSED));
 }
