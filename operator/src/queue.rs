@@ -23,12 +23,13 @@ pub struct Queue {
 
 #[derive(Default)]
 struct State {
-    /// Objects to reconcile now.
+    /// Objects to reconcile now. None of them is claimed.
     ready: BTreeSet<ObjectKey>,
-    /// Objects to reconcile later, and when.
+    /// Objects to reconcile later and when, and the same in the order of the times.
     delayed: BTreeMap<ObjectKey, Instant>,
-    /// Objects that are being reconciled.
-    claimed: BTreeSet<ObjectKey>,
+    due: BTreeSet<(Instant, ObjectKey)>,
+    /// Objects that are being reconciled, and whether they are queued again.
+    claimed: BTreeMap<ObjectKey, bool>,
 }
 
 /// An object taken from the queue. The queue does not return this object again until the claim is dropped.
@@ -47,7 +48,11 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.queue.lock().claimed.remove(&self.key);
+        let mut state = self.queue.lock();
+        if state.claimed.remove(&self.key) == Some(true) {
+            state.add(self.key.clone());
+        }
+        drop(state);
         self.queue.changed.notify_one();
     }
 }
@@ -60,14 +65,15 @@ impl Queue {
 
     /// Queues several objects.
     pub fn add_all(&self, keys: impl IntoIterator<Item = ObjectKey>) {
-        self.lock().ready.extend(keys);
+        let mut state = self.lock();
+        keys.into_iter().for_each(|key| state.add(key));
+        drop(state);
         self.changed.notify_one();
     }
 
     /// Queues an object after a delay. If it is already delayed, the earlier time counts.
     pub fn add_after(&self, key: ObjectKey, delay: Duration) {
-        let at = Instant::now() + delay;
-        self.lock().delayed.entry(key).and_modify(|old| *old = at.min(*old)).or_insert(at);
+        self.lock().add_at(key, Instant::now() + delay);
         self.changed.notify_one();
     }
 
@@ -79,7 +85,7 @@ impl Queue {
                 if let Some(key) = state.take(Instant::now()) {
                     return Claim { queue: self.clone(), key };
                 }
-                state.delayed.values().min().copied()
+                state.due.first().map(|(at, _)| *at)
             };
             match next_due {
                 Some(at) => {
@@ -97,12 +103,32 @@ impl Queue {
 }
 
 impl State {
+    fn add(&mut self, key: ObjectKey) {
+        match self.claimed.get_mut(&key) {
+            Some(again) => *again = true,
+            None => drop(self.ready.insert(key)),
+        }
+    }
+
+    fn add_at(&mut self, key: ObjectKey, at: Instant) {
+        match self.delayed.get(&key) {
+            Some(before) if *before <= at => return,
+            Some(before) => drop(self.due.remove(&(*before, key.clone()))),
+            None => {}
+        }
+        self.due.insert((at, key.clone()));
+        self.delayed.insert(key, at);
+    }
+
     fn take(&mut self, now: Instant) -> Option<ObjectKey> {
-        let due = self.delayed.extract_if(.., |_, at| *at <= now);
-        self.ready.extend(due.map(|(key, _)| key));
-        let key = self.ready.iter().find(|key| !self.claimed.contains(*key)).cloned()?;
-        self.ready.remove(&key);
-        self.claimed.insert(key.clone());
+        while self.due.first().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, key)) = self.due.pop_first()
+        {
+            self.delayed.remove(&key);
+            self.add(key);
+        }
+        let key = self.ready.pop_first()?;
+        self.claimed.insert(key.clone(), false);
         Some(key)
     }
 }

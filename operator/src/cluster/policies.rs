@@ -14,7 +14,7 @@ use kube::api::{Api, ApiResource, DynamicObject};
 use kube::runtime::watcher;
 use kube::{Resource as _, ResourceExt as _};
 use sluice_crds::RateLimitPolicy;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::cluster::watch::{Change, follow};
 use crate::object_key::PolicyKey;
@@ -40,13 +40,20 @@ pub struct Policies {
 
 #[derive(Default)]
 struct Table {
-    objects: BTreeMap<PolicyKey, Arc<DynamicObject>>,
+    policies: BTreeMap<PolicyKey, Policy>,
     /// Whether the first list is complete.
     listed: bool,
     /// Policies of the first list that have not been published.
     unpublished: BTreeSet<PolicyKey>,
     /// Resource versions of own writes that the watch has not reported yet.
     written: BTreeMap<PolicyKey, u64>,
+}
+
+/// One policy.
+struct Policy {
+    object: Arc<DynamicObject>,
+    /// Notified when this edit is not the newest any more. Whoever waits for that is not woken by changes of others.
+    superseded: Arc<Notify>,
 }
 
 /// The origin of a change that the watch reports.
@@ -62,10 +69,29 @@ impl Table {
     /// Reports whether `edit` is still the newest edit of the policy. Changes of status and labels are not
     /// edits.
     fn is_current(&self, key: &PolicyKey, edit: &DynamicObject) -> bool {
-        self.objects.get(key).is_some_and(|newest| {
-            newest.metadata.uid == edit.metadata.uid && newest.metadata.generation == edit.metadata.generation
-        })
+        self.policies.get(key).is_some_and(|newest| is_same_edit(&newest.object, edit))
     }
+
+    fn insert(&mut self, key: PolicyKey, object: DynamicObject) {
+        let same = self.policies.get(&key).filter(|before| is_same_edit(&before.object, &object));
+        let superseded = same.map(|same| same.superseded.clone());
+        if superseded.is_none() {
+            self.remove(&key);
+        }
+        let superseded = superseded.unwrap_or_default();
+        self.policies.insert(key, Policy { object: Arc::new(object), superseded });
+    }
+
+    fn remove(&mut self, key: &PolicyKey) {
+        if let Some(policy) = self.policies.remove(key) {
+            policy.superseded.notify_waiters();
+        }
+    }
+}
+
+/// Reports whether two objects are the same edit of a policy.
+fn is_same_edit(one: &DynamicObject, other: &DynamicObject) -> bool {
+    one.metadata.uid == other.metadata.uid && one.metadata.generation == other.metadata.generation
 }
 
 impl Policies {
@@ -115,7 +141,7 @@ impl Policies {
             if !table.listed && !table.is_current(&key, &object) {
                 table.unpublished.insert(key.clone());
             }
-            table.objects.insert(key.clone(), Arc::new(object));
+            table.insert(key.clone(), object);
             true
         });
         (key, origin)
@@ -128,10 +154,10 @@ impl Policies {
             let Some(written) = version(&object) else { return false };
             // The watch may have been faster.
             let is_newer = table.is_current(&key, &object)
-                && table.objects.get(&key).is_some_and(|known| version(known) < Some(written));
+                && table.policies.get(&key).is_some_and(|known| version(&known.object) < Some(written));
             if is_newer {
                 table.written.insert(key.clone(), written);
-                table.objects.insert(key, Arc::new(object));
+                table.insert(key, object);
             }
             is_newer
         });
@@ -139,10 +165,11 @@ impl Policies {
 
     pub(crate) fn delete(&self, key: &PolicyKey, uid: &str) {
         self.table.send_if_modified(|table| {
-            let found = table.objects.get(key).is_some_and(|object| object.uid().as_deref() == Some(uid));
+            let found =
+                table.policies.get(key).is_some_and(|policy| policy.object.uid().as_deref() == Some(uid));
             if found {
                 table.written.remove(key);
-                table.objects.remove(key);
+                table.remove(key);
                 table.unpublished.remove(key);
             }
             found
@@ -160,20 +187,20 @@ impl Policies {
     /// Returns a policy.
     #[must_use]
     pub fn get(&self, key: &PolicyKey) -> Option<Arc<DynamicObject>> {
-        self.table.borrow().objects.get(key).cloned()
+        self.table.borrow().policies.get(key).map(|policy| policy.object.clone())
     }
 
     /// Returns the keys of all policies.
     #[must_use]
     pub fn keys(&self) -> Vec<PolicyKey> {
-        self.table.borrow().objects.keys().cloned().collect()
+        self.table.borrow().policies.keys().cloned().collect()
     }
 
     /// Returns the keys of all policies of a namespace.
     #[must_use]
     pub fn in_namespace(&self, namespace: &str) -> Vec<PolicyKey> {
         let table = self.table.borrow();
-        table.objects.keys().filter(|key| key.namespace == namespace).cloned().collect()
+        table.policies.keys().filter(|key| key.namespace == namespace).cloned().collect()
     }
 
     /// Calls `publish` and returns its result, unless the policy has been edited or deleted since `edit` was
@@ -198,8 +225,15 @@ impl Policies {
 
     /// Waits until the policy is deleted, or edited since `edit` was read.
     pub async fn superseded(&self, key: &PolicyKey, edit: &DynamicObject) {
-        // The sender lives as long as `self`, so the wait cannot fail.
-        let _ = self.table.subscribe().wait_for(|table| !table.is_current(key, edit)).await;
+        let superseded = {
+            let table = self.table.borrow();
+            let newest = table.policies.get(key).filter(|newest| is_same_edit(&newest.object, edit));
+            // From here on it hears of the end, before the table can change.
+            newest.map(|newest| newest.superseded.clone().notified_owned())
+        };
+        if let Some(superseded) = superseded {
+            superseded.await;
+        }
     }
 
     /// Waits until every policy of the first list has been published or deleted.

@@ -37,3 +37,20 @@ async fn a_claimed_policy_is_not_handed_out_again_until_the_claim_is_dropped() {
     assert_eq!(queue.next().await.key(), &key("a"));
     assert!(is_idle(&queue).await, "what was added twice meanwhile is one");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_due_while_it_is_claimed_follows_and_an_earlier_time_replaces_a_later_one() {
+    let queue = Arc::new(Queue::default());
+    for (name, seconds) in [("b", 20), ("a", 30), ("b", 40), ("a", 10)] {
+        queue.add_after(key(name), Duration::from_secs(seconds));
+    }
+    let start = Instant::now();
+    let claim = queue.next().await;
+    assert_eq!((claim.key(), start.elapsed().as_secs()), (&key("a"), 10));
+    queue.add_after(key("a"), Duration::from_secs(5));
+    let other = queue.next().await;
+    assert_eq!((other.key(), start.elapsed().as_secs()), (&key("b"), 20), "a is due and claimed");
+    drop(claim);
+    assert_eq!(queue.next().await.key(), &key("a"));
+    assert!(is_idle(&queue).await);
+}

@@ -1,3 +1,6 @@
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake};
 use std::time::Duration;
 
 use super::*;
@@ -105,4 +108,35 @@ async fn the_table_has_an_own_write_before_the_watch_reports_it() {
     again.metadata.uid = Some("2".into());
     policies.wrote(again);
     assert_eq!(known(), "17", "of a policy that was created again");
+}
+
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn who_waits_for_the_end_of_an_edit_hears_of_it_and_of_nothing_else() {
+    let policies = Policies::default();
+    policies.apply(object("a", "a", 1));
+    policies.apply(object("b", "b", 1));
+    let edit = || drop(policies.apply(object("a", "a", 2)));
+    let delete = || policies.delete(&key("a"), "a");
+    for (generation, end) in [(1, &edit as &dyn Fn()), (2, &delete)] {
+        let (key, edit, wakes) = (key("a"), object("a", "a", generation), Arc::new(Wakes::default()));
+        let mut waiting = pin!(policies.superseded(&key, &edit));
+        let waker = wakes.clone().into();
+        let mut context = Context::from_waker(&waker);
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        policies.apply(object("b", "b", generation + 1));
+        policies.apply(edit.clone());
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 0, "another policy, and the same edit");
+        end();
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+        assert!(waiting.as_mut().poll(&mut context).is_ready());
+    }
 }
