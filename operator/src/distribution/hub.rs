@@ -110,6 +110,8 @@ struct DistributedPolicy {
     previous_blobs: Vec<Blob>,
     /// Time at which the last valid edit was published, under the present mode of the installation.
     published_at: Instant,
+    /// Whether the hub has had no other edit or form of the policy before it.
+    is_first: bool,
     replicas: Replicas,
 }
 
@@ -209,9 +211,11 @@ impl Hub {
         let mut state = self.lock();
         if state.mode != mode {
             state.mode = mode;
-            let now = Instant::now();
+            let (now, is_known) = (Instant::now(), self.readiness.borrow().mode);
             let policies = state.policies.values_mut().map(|policy| {
                 policy.published_at = now;
+                // Under a mode that changes, its pods receive another form.
+                policy.is_first &= !is_known;
                 policy.key.clone()
             });
             let keys: Vec<_> = policies.collect();

@@ -8,6 +8,7 @@ use sluice_config::message::PublishedPolicy;
 use sluice_config::policy::{BlobHash, Consistency, LimitKind, Mode, OnStoreFailure};
 use sluice_config::{CompiledPolicy, PolicyHash};
 use sluice_crds::policy::{EnforcedBy, PodSelection};
+use tokio::time::Instant;
 
 use crate::pod_selector::PodSelector;
 
@@ -32,6 +33,17 @@ pub struct Publication {
     pub is_fallback: bool,
     /// Whether a sidecar needs its replica index and count to enforce the policy.
     pub needs_replicas: bool,
+}
+
+/// An edit that the hub has published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PublishedEdit {
+    /// Time since which it is published.
+    pub at: Instant,
+    /// Whether the hub has had no other edit of the policy before it.
+    pub is_first: bool,
+    /// The mode of the installation under which it is published.
+    pub installation: Mode,
 }
 
 /// A limit of a published policy.

@@ -1,7 +1,7 @@
 //! Why a policy has no pod that enforces it: a pod that is pending, or a workload that has no pods. Looked for only while
 //! that is so, and not often: a pod that hangs changes nothing by itself.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,12 @@ use crate::pod_selector::PodSelector;
 
 /// Time for which a finding is kept.
 const KEEP: Duration = Duration::from_secs(30);
+/// Age up to which what was read of a namespace will do for a policy to which nothing has happened.
+const SHARED: Duration = Duration::from_secs(2);
+/// Time for which it is kept for others that have waited as long.
+const RETAINED: Duration = Duration::from_secs(10);
+/// Number of pending pods of a namespace that are read for all policies. A pod has some ten KB.
+const MAX_PENDING: u32 = 200;
 /// Maximum number of label selectors of one policy that are asked for.
 const MAX_SELECTORS: usize = 4;
 /// Maximum length of a text of the API server, in characters.
@@ -37,7 +43,13 @@ pub struct Absent {
 
 /// Findings about policies without pods, kept for a while.
 #[derive(Default)]
-pub struct AbsentPods(Mutex<HashMap<PolicyKey, Found>>);
+pub struct AbsentPods {
+    found: Mutex<HashMap<PolicyKey, Found>>,
+    /// What was read of namespaces a moment ago. Whoever reads holds the lock of the namespace, so that the others wait.
+    read: Mutex<HashMap<String, Reading>>,
+}
+
+type Reading = Arc<tokio::sync::Mutex<Option<(Instant, Arc<Unready>)>>>;
 
 struct Found {
     at: Instant,
@@ -46,53 +58,145 @@ struct Found {
 }
 
 impl AbsentPods {
-    /// Looks for pods and workloads that a selector selects. A finding is kept for a while, unless its pod is `running` now.
+    /// Looks for pods and workloads that a selector selects, as they are `since` a moment or later. A finding is kept for a while,
+    /// unless its pod is `running` now.
     pub async fn find(
         &self,
         client: &kube::Client,
         key: &PolicyKey,
+        since: Instant,
         selector: &PodSelector,
         running: impl Fn(&str) -> bool,
     ) -> kube::Result<Arc<Absent>> {
-        let is_recent = |found: &&Found| {
-            found.at.elapsed() < KEEP
-                && found.selector == *selector
-                && !found.absent.pending.as_deref().is_some_and(&running)
+        let is_same = |found: &&Found| {
+            found.selector == *selector && !found.absent.pending.as_deref().is_some_and(&running)
         };
-        if let Some(found) = self.lock().get(key).filter(is_recent) {
-            return Ok(found.absent.clone());
-        }
-        let absent = Arc::new(find(client, &key.namespace, selector).await?);
+        let since = match lock(&self.found).get(key).filter(is_same) {
+            Some(found) if found.at.elapsed() < KEEP => return Ok(found.absent.clone()),
+            // Nothing has led to this but time.
+            Some(_) => since.min(Instant::now() - SHARED),
+            None => since,
+        };
+        let unready = self.unready(client, &key.namespace, since).await?;
+        let absent = Arc::new(find(client, &key.namespace, &unready, selector).await?);
         let found = Found { at: Instant::now(), selector: selector.clone(), absent: absent.clone() };
-        self.lock().insert(key.clone(), found);
+        lock(&self.found).insert(key.clone(), found);
         Ok(absent)
+    }
+
+    /// Returns what was read of a namespace `since` a moment, or reads it. A thousand policies without pods cost the API server no
+    /// more than one.
+    async fn unready(
+        &self,
+        client: &kube::Client,
+        namespace: &str,
+        since: Instant,
+    ) -> kube::Result<Arc<Unready>> {
+        let reading = lock(&self.read).entry(namespace.to_owned()).or_default().clone();
+        let mut read = reading.lock().await;
+        if let Some((began, unready)) = &*read
+            && since <= *began
+        {
+            return Ok(unready.clone());
+        }
+        let began = Instant::now();
+        let unready = Arc::new(Unready::read(client, namespace).await?);
+        *read = Some((began, unready.clone()));
+        drop(read);
+        // Hardly anybody needs what is older. What is being read now cannot be locked.
+        lock(&self.read).retain(|_, reading| {
+            let read = reading.try_lock();
+            read.map_or(true, |read| read.as_ref().is_some_and(|(began, _)| began.elapsed() < RETAINED))
+        });
+        Ok(unready)
     }
 
     /// Forgets a policy: it has pods now, or is gone.
     pub fn forget(&self, key: &PolicyKey) {
-        self.lock().remove(key);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<PolicyKey, Found>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.found).remove(key);
     }
 }
 
-async fn find(client: &kube::Client, namespace: &str, selector: &PodSelector) -> kube::Result<Absent> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    for alternative in selector.alternatives().iter().take(MAX_SELECTORS) {
-        let list = ListParams::default().fields("status.phase=Pending").labels_from(alternative).limit(1);
-        if let Some(pod) = pods.list(&list).await?.items.first() {
-            let reason = Some(pending(namespace, pod));
-            return Ok(Absent { reason, pending: Some(pod.name_any()), ..Absent::default() });
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The pods of a namespace that do not run yet, and the workloads that may create pods.
+struct Unready {
+    pending: Vec<Pending>,
+    /// Whether these are all pending pods.
+    has_all: bool,
+    workloads: Vec<Workload>,
+}
+
+/// A pod that does not run yet.
+struct Pending {
+    name: String,
+    labels: BTreeMap<String, String>,
+    /// What it waits for, as a sentence.
+    reason: String,
+}
+
+impl Pending {
+    fn new(namespace: &str, pod: Pod) -> Self {
+        Self {
+            name: pod.name_any(),
+            reason: pending(namespace, &pod),
+            labels: pod.metadata.labels.unwrap_or_default(),
         }
     }
+}
+
+impl Unready {
+    async fn read(client: &kube::Client, namespace: &str) -> kube::Result<Self> {
+        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+        let page = pods.list(&is_pending().limit(MAX_PENDING)).await?;
+        let has_all = page.metadata.continue_.is_none_or(|token| token.is_empty());
+        let pending = page.items.into_iter().map(|pod| Pending::new(namespace, pod)).collect();
+        Ok(Self { pending, has_all, workloads: workloads(client, namespace).await? })
+    }
+}
+
+fn is_pending() -> ListParams {
+    ListParams::default().fields("status.phase=Pending")
+}
+
+/// Finds a pending pod that a selector selects. In a namespace with many of them it is asked for.
+async fn find_pending(
+    client: &kube::Client,
+    namespace: &str,
+    unready: &Unready,
+    selector: &PodSelector,
+) -> kube::Result<Option<(String, String)>> {
+    let known = unready.pending.iter().find(|pod| selector.matches(&pod.labels));
+    if known.is_some() || unready.has_all {
+        return Ok(known.map(|pod| (pod.name.clone(), pod.reason.clone())));
+    }
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    for alternative in selector.alternatives().iter().take(MAX_SELECTORS) {
+        let page = pods.list(&is_pending().labels_from(alternative).limit(1)).await?;
+        if let Some(pod) = page.items.first() {
+            return Ok(Some((pod.name_any(), pending(namespace, pod))));
+        }
+    }
+    Ok(None)
+}
+
+async fn find(
+    client: &kube::Client,
+    namespace: &str,
+    unready: &Unready,
+    selector: &PodSelector,
+) -> kube::Result<Absent> {
+    if let Some((pod, reason)) = find_pending(client, namespace, unready, selector).await? {
+        return Ok(Absent { reason: Some(reason), pending: Some(pod), ..Absent::default() });
+    }
     let mut absent = Absent::default();
-    for workload in workloads(client, namespace).await? {
-        if !workload.template.is_some_and(|template| selects(selector, template)) {
+    for workload in &unready.workloads {
+        if !workload.template.as_ref().is_some_and(|labels| selector.matches(labels)) {
             continue;
         }
-        match (workload.wanted, workload.failure) {
+        match (workload.wanted, &workload.failure) {
             (Some(0), _) => {
                 absent.idle.get_or_insert_with(|| format!("{} is scaled to zero", workload.name));
             }
@@ -114,15 +218,17 @@ async fn find(client: &kube::Client, namespace: &str, selector: &PodSelector) ->
     Ok(absent)
 }
 
-fn selects(selector: &PodSelector, template: PodTemplateSpec) -> bool {
-    selector.matches(&template.metadata.and_then(|metadata| metadata.labels).unwrap_or_default())
+/// Returns the labels of the pods of a template.
+fn labels(template: PodTemplateSpec) -> BTreeMap<String, String> {
+    template.metadata.and_then(|metadata| metadata.labels).unwrap_or_default()
 }
 
 /// A workload that may create pods.
 struct Workload {
     /// Kind and name, as kubectl takes them.
     name: String,
-    template: Option<PodTemplateSpec>,
+    /// Labels of its pods, if it has a template of them.
+    template: Option<BTreeMap<String, String>>,
     /// Number of pods that it is to have; `None` if that depends on the nodes.
     wanted: Option<i32>,
     /// The reason why it cannot create pods, in the API server's words.
@@ -140,19 +246,24 @@ async fn workloads(client: &kube::Client, namespace: &str) -> kube::Result<Vec<W
             .find_map(|condition| failure(&condition.type_, &condition.status, condition.message.as_deref()));
         let name = format!("deployment/{}", object.name_any());
         let (template, wanted) = object.spec.map(|spec| (spec.template, spec.replicas)).unzip();
-        workloads.push(Workload { name, template, wanted: wanted.flatten(), failure });
+        workloads.push(Workload { name, template: template.map(labels), wanted: wanted.flatten(), failure });
     }
     for object in Api::<StatefulSet>::namespaced(client.clone(), namespace).list(&list).await? {
         let name = format!("statefulset/{}", object.name_any());
         let (template, wanted) = object.spec.map(|spec| (spec.template, spec.replicas)).unzip();
-        workloads.push(Workload { name, template, wanted: wanted.flatten(), failure: None });
+        workloads.push(Workload {
+            name,
+            template: template.map(labels),
+            wanted: wanted.flatten(),
+            failure: None,
+        });
     }
     for object in Api::<DaemonSet>::namespaced(client.clone(), namespace).list(&list).await? {
         let name = format!("daemonset/{}", object.name_any());
         let wanted = object.status.map(|status| status.desired_number_scheduled);
         workloads.push(Workload {
             name,
-            template: object.spec.map(|spec| spec.template),
+            template: object.spec.map(|spec| labels(spec.template)),
             wanted,
             failure: None,
         });
@@ -169,7 +280,12 @@ async fn workloads(client: &kube::Client, namespace: &str) -> kube::Result<Vec<W
             .find_map(|condition| failure(&condition.type_, &condition.status, condition.message.as_deref()));
         let name = format!("replicaset/{}", object.name_any());
         let (template, wanted) = object.spec.map(|spec| (spec.template, spec.replicas)).unzip();
-        workloads.push(Workload { name, template: template.flatten(), wanted: wanted.flatten(), failure });
+        workloads.push(Workload {
+            name,
+            template: template.flatten().map(labels),
+            wanted: wanted.flatten(),
+            failure,
+        });
     }
     Ok(workloads)
 }
@@ -232,9 +348,75 @@ fn shown(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::future::join_all;
+    use kube::client::Body;
+    use kube::core::Selector;
     use serde_json::{Value, json};
 
     use super::*;
+
+    /// Returns a client of an API server with one pending pod, `web-1` with the label `app: web`, on its last page of pods or on an
+    /// earlier one, and the number of its requests.
+    fn api_server(is_last_page: bool) -> (kube::Client, Arc<AtomicUsize>) {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let requests = Arc::new(AtomicUsize::new(0));
+        let count = requests.clone();
+        let service = tower::service_fn(move |request: axum::http::Request<Body>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            let uri = request.uri();
+            let is_selected = !uri.query().is_some_and(|query| query.contains("labelSelector"));
+            let pod = json!({"metadata": {"name": "web-1", "labels": {"app": "web"}}, "status": {}});
+            let items = if uri.path().ends_with("/pods") && is_selected { vec![pod] } else { Vec::new() };
+            let metadata = json!({"continue": if is_last_page { "" } else { "more" }});
+            let list = json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items});
+            let response = axum::http::Response::new(Body::from(list.to_string().into_bytes()));
+            std::future::ready(Ok::<_, std::io::Error>(response))
+        });
+        (kube::Client::new(service, "default"), requests)
+    }
+
+    fn selector(app: &str) -> PodSelector {
+        [("app".to_owned(), app.to_owned())].into_iter().collect::<Selector>().into()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_policies_of_a_namespace_share_what_is_read_of_it() {
+        for (is_last_page, for_each) in [(true, 0), (false, 1)] {
+            let (client, requests) = api_server(is_last_page);
+            let absent = AbsentPods::default();
+            let find = async |policy: usize, app: &str, since: Instant| {
+                let key = PolicyKey::new("shop", policy.to_string());
+                absent.find(&client, &key, since, &selector(app), |_| false).await.unwrap()
+            };
+            let sent = || requests.swap(0, Ordering::Relaxed);
+            let start = Instant::now();
+            let others = join_all((0..100).map(|policy| find(policy, "other", start))).await;
+            assert!(others.iter().all(|absent| **absent == Absent::default()));
+            assert_eq!(sent(), 5 + 100 * for_each, "pods and four kinds of workloads");
+            assert_eq!(find(100, "web", start).await.pending.as_deref(), Some("web-1"));
+            assert_eq!(sent(), 0);
+
+            // Something has happened since, perhaps to one of these objects.
+            tokio::time::advance(Duration::from_millis(1)).await;
+            find(101, "other", Instant::now()).await;
+            find(100, "other", Instant::now()).await;
+            assert_eq!(sent(), 5 + 2 * for_each);
+
+            // Time has led to this.
+            tokio::time::advance(KEEP).await;
+            for policy in 0..100 {
+                find(policy, "other", Instant::now()).await;
+                tokio::time::advance(Duration::from_millis(10)).await;
+            }
+            assert_eq!(sent(), 5 + 100 * for_each);
+            tokio::time::advance(RETAINED).await;
+            let other = PolicyKey::new("bank", "p");
+            absent.find(&client, &other, Instant::now(), &selector("web"), |_| false).await.unwrap();
+            assert_eq!(lock(&absent.read).len(), 1, "what is old is forgotten");
+        }
+    }
 
     #[expect(clippy::needless_pass_by_value, reason = "json! makes values")]
     fn message(status: Value) -> String {

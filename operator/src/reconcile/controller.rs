@@ -10,6 +10,7 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use tokio::time::Instant;
 
+use crate::distribution::session::Confirmation;
 use crate::events::pods;
 use crate::object_key::PolicyKey;
 use crate::queue::Claim;
@@ -70,6 +71,7 @@ async fn reconcile_claimed(context: &Context, claim: Claim) {
 /// it is abandoned when the policy is edited or deleted meanwhile. The next reconcile, which the watch has
 /// queued, can then publish the edit.
 async fn reconcile(context: &Context, key: &PolicyKey) -> anyhow::Result<()> {
+    let began = Instant::now();
     let Some(object) = context.policies.get(key) else { return Ok(()) };
     let mut compiled = context.compilations.get(&object, &context.installation);
     let published = context.hub.pods(&object.uid().unwrap_or_default());
@@ -94,7 +96,7 @@ async fn reconcile(context: &Context, key: &PolicyKey) -> anyhow::Result<()> {
     let Some(outcome) = publish(context, key, &object, compiled, resolution)? else { return Ok(()) };
     tokio::select! {
         () = context.policies.superseded(key, &object) => Ok(()),
-        result = update_status(context, key, &object, outcome) => result,
+        result = update_status(context, key, &object, outcome, began) => result,
     }
 }
 
@@ -104,25 +106,28 @@ fn age(object: &DynamicObject, now: Timestamp) -> Duration {
     created.and_then(|created| now.duration_since(created.0).try_into().ok()).unwrap_or_default()
 }
 
-/// Computes the status from the tables and the API server, and writes it.
+/// Computes the status from the tables and the API server as they are since the reconcile began, and writes it.
 async fn update_status(
     context: &Context,
     key: &PolicyKey,
     object: &DynamicObject,
     outcome: Outcome,
+    began: Instant,
 ) -> anyhow::Result<()> {
     context.all_listed().await;
-    tokio::time::sleep(context.pace.wait(key, outcome.is_new(), Instant::now())).await;
+    tokio::time::sleep(context.pace.wait(key, &outcome, Instant::now())).await;
     let _permit = context.api_permits.acquire().await?;
     let uid = object.uid().unwrap_or_default();
     let facts = match &outcome {
         Outcome::Published { hash, selected, policy, .. } => {
             let pods = count_replicas(context, key, &uid, &selected.selector).await?;
-            dereference(context, key, &uid, hash, selected, &policy.store, pods).await?
+            dereference(context, key, (&uid, hash), began, selected, &policy.store, pods).await?
         }
         Outcome::Unread(_) | Outcome::Unresolved(_) | Outcome::Invalid(_) => Facts::default(),
     };
-    context.pace.computed(key, facts.enforcers().count(), Instant::now());
+    let mut enforcers = facts.enforcers();
+    let confirmed = outcome.hash().filter(|_| enforcers.all(|pod| pod.confirmation == Confirmation::Applied));
+    context.pace.computed(key, facts.enforcers().count(), confirmed.cloned(), Instant::now());
     for pod in facts.pods.iter().filter(|pod| !pod.unreachable.is_empty()) {
         if context.hub.tell_unreachable(&pod.pod.uid) {
             context.events.report(pods::unreachable(&pod.pod, &unreachable::text(pod)));

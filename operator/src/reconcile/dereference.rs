@@ -8,6 +8,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use sluice_config::PolicyHash;
 use sluice_config::policy::DEFAULT_STORE;
+use tokio::time::Instant;
 
 use crate::cluster::pods::pod::{Pod, PodFacts};
 use crate::cluster::services::Service;
@@ -71,12 +72,12 @@ async fn count_pods(
     Ok(pods.filter(|(pod, facts)| is_counted(pod, facts)).collect())
 }
 
-/// Collects the facts about a published policy, given its counted pods.
+/// Collects the facts about a published policy, given its counted pods, as they are `since` a moment or later.
 pub async fn dereference(
     context: &Context,
     key: &PolicyKey,
-    uid: &str,
-    hash: &PolicyHash,
+    (uid, hash): (&str, &PolicyHash),
+    since: Instant,
     selected: &SelectedPods,
     store: &str,
     CountedPods { selected: pods, service }: CountedPods,
@@ -118,7 +119,7 @@ pub async fn dereference(
         context.absent.forget(key);
     } else {
         let is_running = |name: &str| pods.iter().any(|pod| pod.pod.name == name);
-        let found = context.absent.find(&context.client, key, &selected.selector, is_running).await?;
+        let found = context.absent.find(&context.client, key, since, &selected.selector, is_running).await?;
         absent.clone_from(&found.reason);
         if pods.is_empty() {
             absent = absent.or_else(|| found.empty.clone());

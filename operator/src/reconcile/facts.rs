@@ -39,6 +39,8 @@ pub enum Outcome {
         selected: SelectedPods,
         /// Time at which the edit was first published.
         published_at: Instant,
+        /// Whether this leader has published no edit of the policy before it.
+        is_first: bool,
         /// Mode of the installation. With `Shadow`, sidecars receive every policy in Shadow.
         installation: Mode,
         /// The reasons why content that the policy refers to cannot be used. The pods receive the policy with the content
@@ -62,6 +64,15 @@ impl Outcome {
         match self {
             Self::Published { published_at, .. } => published_at.elapsed() < PENDING,
             Self::Unread(_) | Self::Unresolved(_) | Self::Invalid(_) => true,
+        }
+    }
+
+    /// Returns the hash of the edit, if it was published.
+    #[must_use]
+    pub fn hash(&self) -> Option<&PolicyHash> {
+        match self {
+            Self::Published { hash, .. } => Some(hash),
+            Self::Unread(_) | Self::Unresolved(_) | Self::Invalid(_) => None,
         }
     }
 

@@ -6,9 +6,11 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use sluice_config::PolicyHash;
 use tokio::time::Instant;
 
 use crate::object_key::PolicyKey;
+use crate::reconcile::facts::Outcome;
 
 /// Wait before a status is computed. The policy stays claimed meanwhile, so the events of a burst (reports and
 /// pods of a rollout) lead to one more reconcile, and not to one each.
@@ -29,6 +31,8 @@ struct Turn {
     interval: Duration,
     /// How often it has doubled: number of computations for which events were waiting, up to [`LONGEST_STREAK`].
     streak: u32,
+    /// The edit that all pods had confirmed.
+    confirmed: Option<PolicyHash>,
 }
 
 impl Turn {
@@ -39,19 +43,23 @@ impl Turn {
 }
 
 impl Pace {
-    /// Returns how long the next computation has to wait. An edit that is new does not wait longer because pods keep coming.
-    pub(super) fn wait(&self, key: &PolicyKey, is_new: bool, now: Instant) -> Duration {
+    /// Returns how long the next computation has to wait. An edit that is new does not wait longer because pods keep coming, unless
+    /// all of them had confirmed it.
+    pub(super) fn wait(&self, key: &PolicyKey, outcome: &Outcome, now: Instant) -> Duration {
         let turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.get(key).map_or(SETTLE, |turn| turn.due(is_new).duration_since(now).max(SETTLE))
+        let Some(turn) = turns.get(key) else { return SETTLE };
+        let is_new =
+            outcome.is_new() && (turn.confirmed.is_none() || turn.confirmed.as_ref() != outcome.hash());
+        turn.due(is_new).duration_since(now).max(SETTLE)
     }
 
-    /// Notes that the status of a policy with this many pods has been computed.
-    pub(super) fn computed(&self, key: &PolicyKey, pods: usize, now: Instant) {
+    /// Notes that the status of a policy with this many pods has been computed, and the edit that all of them have confirmed.
+    pub(super) fn computed(&self, key: &PolicyKey, pods: usize, confirmed: Option<PolicyHash>, now: Instant) {
         let interval = OF_A_POD.saturating_mul(u32::try_from(pods).unwrap_or(u32::MAX)).min(MAX_INTERVAL);
         let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = turns.get(key).filter(|before| now < before.due(false) + before.interval);
         let streak = before.map_or(0, |before| (before.streak + 1).min(LONGEST_STREAK));
-        turns.insert(key.clone(), Turn { computed: now, interval, streak });
+        turns.insert(key.clone(), Turn { computed: now, interval, streak, confirmed });
     }
 
     /// Forgets a deleted policy.
@@ -63,37 +71,47 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reconcile::status::fixtures::published_before;
 
-    #[test]
-    fn a_policy_with_many_pods_waits_longer_but_not_for_its_first_status() {
-        let (pace, key, now) = (Pace::default(), PolicyKey::new("n", "p"), Instant::now());
-        assert_eq!(pace.wait(&key, false, now), SETTLE);
-        for (pods, wait) in [(10, SETTLE), (1_000, OF_A_POD * 1_000), (1_000_000, MAX_INTERVAL)] {
-            pace.computed(&key, pods, now);
-            assert_eq!(pace.wait(&key, false, now), wait);
-            assert_eq!(pace.wait(&key, false, now + wait), SETTLE);
-            pace.forget(&key);
-        }
-        assert_eq!(pace.wait(&key, false, now), SETTLE);
+    /// An edit that is new, and one that is not.
+    fn edits() -> (Outcome, Outcome) {
+        (published_before(Duration::ZERO), published_before(Duration::from_secs(60)))
     }
 
-    #[test]
-    fn while_events_keep_coming_it_is_computed_less_often_and_after_a_rest_as_before() {
-        let (pace, key, mut now) = (Pace::default(), PolicyKey::new("n", "p"), Instant::now());
+    #[tokio::test(start_paused = true)]
+    async fn a_policy_with_many_pods_waits_longer_but_not_for_its_first_status() {
+        let (pace, key, now, (_, old)) = (Pace::default(), PolicyKey::new("n", "p"), Instant::now(), edits());
+        assert_eq!(pace.wait(&key, &old, now), SETTLE);
+        for (pods, wait) in [(10, SETTLE), (1_000, OF_A_POD * 1_000), (1_000_000, MAX_INTERVAL)] {
+            pace.computed(&key, pods, None, now);
+            assert_eq!(pace.wait(&key, &old, now), wait);
+            assert_eq!(pace.wait(&key, &old, now + wait), SETTLE);
+            pace.forget(&key);
+        }
+        assert_eq!(pace.wait(&key, &old, now), SETTLE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_events_keep_coming_it_is_computed_less_often_and_after_a_rest_as_before() {
+        let (pace, key, mut now, (new, old)) =
+            (Pace::default(), PolicyKey::new("n", "p"), Instant::now(), edits());
         let interval = OF_A_POD * 1_000;
+        let another = PolicyHash::of("another");
         for times in [1, 2, 4, 4] {
-            pace.computed(&key, 1_000, now);
-            assert_eq!(pace.wait(&key, false, now), interval * times);
-            assert_eq!(pace.wait(&key, true, now), interval, "an edit");
+            pace.computed(&key, 1_000, Some(another.clone()), now);
+            assert_eq!(pace.wait(&key, &old, now), interval * times);
+            assert_eq!(pace.wait(&key, &new, now), interval, "an edit that they have not confirmed");
             now += interval * times;
         }
-        now += interval * 2;
-        pace.computed(&key, 1_000, now);
-        assert_eq!(pace.wait(&key, false, now), interval);
+        pace.computed(&key, 1_000, new.hash().cloned(), now);
+        assert_eq!(pace.wait(&key, &new, now), interval * 4, "an edit that all have confirmed");
+        now += interval * 6;
+        pace.computed(&key, 1_000, None, now);
+        assert_eq!(pace.wait(&key, &old, now), interval);
         // Replicas are counted once a second, however many pods there are.
         for _ in 0..3 {
-            pace.computed(&key, 10_000, now);
-            assert_eq!(pace.wait(&key, false, now), MAX_INTERVAL);
+            pace.computed(&key, 10_000, None, now);
+            assert_eq!(pace.wait(&key, &old, now), MAX_INTERVAL);
             now += MAX_INTERVAL;
         }
     }

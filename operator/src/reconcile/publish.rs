@@ -5,7 +5,7 @@ use kube::api::DynamicObject;
 use sluice_crds::Violation;
 use sluice_crds::violation::Kind;
 
-use crate::distribution::publication::{Blob, Publication};
+use crate::distribution::publication::{Blob, Publication, PublishedEdit};
 use crate::object_key::PolicyKey;
 use crate::reconcile::compile::Compiled;
 use crate::reconcile::contents::Resolution;
@@ -75,10 +75,20 @@ fn publish_edit(
     };
     let publication = Publication::new(selected.selector.clone(), (pods, enforced_by), &policy, blobs)?;
     let forms = publication.forms.clone();
-    let (published_at, installation) = context.hub.publish(uid, key, publication);
+    let PublishedEdit { at: published_at, is_first, installation } =
+        context.hub.publish(uid, key, publication);
     let hash = forms.under(installation).hash.clone();
     let policy = Box::new(policy);
-    Ok(Outcome::Published { policy, enforced_by, hash, selected, published_at, installation, unusable })
+    Ok(Outcome::Published {
+        policy,
+        enforced_by,
+        hash,
+        selected,
+        published_at,
+        is_first,
+        installation,
+        unusable,
+    })
 }
 
 /// Publishes an edit without content that cannot be used, for pods that have no version of the policy. Others keep theirs.

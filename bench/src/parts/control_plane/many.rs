@@ -24,6 +24,8 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
         }
     }
     fleet.add_pods(SIDECARS).await?;
+    // A policy that is younger is pending for want of pods first.
+    tokio::time::sleep(Duration::from_secs(10)).await;
     let start = Instant::now();
     let before = Requests::read(&fleet.plane).await?;
     let operator = fleet.start_operator().await;

@@ -4,21 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sluice_config::policy::{BlobHash, Mode};
+use sluice_config::policy::BlobHash;
 use sluice_crds::policy::{EnforcedBy, Enforcer, PodSelection};
 use tokio::time::Instant;
 
 use super::{DistributedPolicy, Hub};
-use crate::distribution::publication::Publication;
+use crate::distribution::publication::{Publication, PublishedEdit};
 use crate::distribution::replicas::Replicas;
 use crate::distribution::wakeup::Changed;
 use crate::object_key::PolicyKey;
 use crate::pod_selector::PodSelector;
 
 impl Hub {
-    /// Publishes a valid edit of a policy. Returns the time since which it is published, and the mode of the
-    /// installation under which it is. Publishing the same edit again changes nothing.
-    pub fn publish(&self, uid: &str, key: &PolicyKey, edit: Publication) -> (Instant, Mode) {
+    /// Publishes a valid edit of a policy. Publishing the same edit again changes nothing.
+    pub fn publish(&self, uid: &str, key: &PolicyKey, edit: Publication) -> PublishedEdit {
         let mut state = self.lock();
         let old = state.policies.get(uid);
         let is_same = |old: &&DistributedPolicy| {
@@ -30,8 +29,10 @@ impl Hub {
         let same_selector =
             old.is_some_and(|old| old.selector == edit.selector && old.enforced_by == edit.enforced_by);
         let published_at = same.map_or_else(Instant::now, |same| same.published_at);
+        let is_first = same.map_or(old.is_none(), |same| same.is_first);
+        let published = PublishedEdit { at: published_at, is_first, installation: state.mode };
         if same.is_some() && same_selector {
-            return (published_at, state.mode);
+            return published;
         }
         let replicas = Replicas::after_edit(edit.needs_replicas, old.map(|old| &old.replicas), same_selector);
         let previous_blobs = old.map(|old| old.blobs.clone()).unwrap_or_default();
@@ -47,16 +48,17 @@ impl Hub {
             blobs: edit.blobs,
             previous_blobs,
             published_at,
+            is_first,
             replicas,
         };
         let before = state.policies.insert(uid, policy);
-        let (mode, after) = (state.mode, state.policies.get(uid));
+        let after = state.policies.get(uid);
         state.wake(&key.namespace, Changed::Policies, |session| {
             [before.as_ref(), after].into_iter().flatten().any(|policy| policy.selects(&session.identity))
         });
         drop(state);
         self.changed();
-        (published_at, mode)
+        published
     }
 
     /// Reports whether a policy is published, and not only for pods without a version of it.
@@ -98,6 +100,7 @@ impl Hub {
             blobs: Vec::new(),
             previous_blobs: Vec::new(),
             published_at: Instant::now(),
+            is_first: false,
             replicas: Replicas::default(),
         };
         state.policies.insert(uid, policy);

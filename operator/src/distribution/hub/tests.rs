@@ -7,6 +7,7 @@ use super::*;
 use crate::distribution::fixtures::{
     POD_UID, hub, identity, key, policies, publication, publish, selector, shared, strict,
 };
+use crate::distribution::publication::PublishedEdit;
 use crate::distribution::session::{Confirmation, EXPIRY};
 use crate::distribution::stores::StoreSource;
 use crate::object_key::StoreKey;
@@ -161,6 +162,7 @@ async fn every_policy_is_published_in_shadow_mode_while_the_installation_is() {
     tokio::time::advance(Duration::from_secs(60)).await;
     while tokio::time::timeout(Duration::ZERO, hub.queue.next()).await.is_ok() {}
 
+    hub.set_mode(Mode::Enforce);
     hub.set_mode(Mode::Shadow);
     assert_eq!(modes(&hub), [Mode::Shadow; 2]);
     assert!(version.has_changed().unwrap(), "sessions are woken");
@@ -169,7 +171,10 @@ async fn every_policy_is_published_in_shadow_mode_while_the_installation_is() {
     let in_shadow = edit().forms.in_shadow.hash.clone();
     assert_eq!(confirmation(&hub, &in_shadow), Confirmation::Unconfirmed);
     // The sidecars have time to confirm the new form.
-    assert_eq!(hub.publish("1", &key("n"), edit()), (Instant::now(), Mode::Shadow));
+    assert_eq!(
+        hub.publish("1", &key("n"), edit()),
+        PublishedEdit { at: Instant::now(), is_first: false, installation: Mode::Shadow }
+    );
 
     hub.set_mode(Mode::Enforce);
     assert_eq!(modes(&hub), [Mode::Enforce; 2]);

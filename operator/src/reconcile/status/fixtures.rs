@@ -68,9 +68,21 @@ pub(super) fn published(spec: &Value) -> Outcome {
         policy: Box::new(compiled.policy),
         selected: PodSelector::all().into(),
         published_at: Instant::now(),
+        is_first: true,
         installation: Mode::Enforce,
         unusable: Vec::new(),
     }
+}
+
+/// Returns the result of publishing some policy before this time.
+pub(in crate::reconcile) fn published_before(ago: Duration) -> Outcome {
+    let limit =
+        json!({"name": "l", "key": {"parts": [{"clientIP": {}}]}, "rates": [{"requests": 5, "per": "1m"}]});
+    let mut outcome = published(&json!({"limits": [limit]}));
+    if let Outcome::Published { published_at, .. } = &mut outcome {
+        *published_at = Instant::now() - ago;
+    }
+    outcome
 }
 
 /// Returns what a status is computed from that has no previous one, under a leader of long standing.

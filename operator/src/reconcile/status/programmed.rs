@@ -5,7 +5,6 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use sluice_crds::conditions::{reasons, types};
 use sluice_crds::{INJECT_LABEL, SERVICE_LABEL};
-use tokio::time::Instant;
 
 use super::finding::Finding;
 use super::mend::add_sidecars;
@@ -47,9 +46,9 @@ impl Programmed {
 }
 
 pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
-    let (published_at, selected, by) = match observed.outcome {
-        Outcome::Published { published_at, selected, enforced_by, .. } => {
-            (published_at, selected, *enforced_by)
+    let (published_at, is_first, selected, by) = match observed.outcome {
+        Outcome::Published { published_at, is_first, selected, enforced_by, .. } => {
+            (published_at, *is_first, selected, *enforced_by)
         }
         Outcome::Unread(target) => {
             return Programmed::new("Unknown", reasons::WAITING, format!("{target} is being read."));
@@ -64,7 +63,7 @@ pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
         }
     };
     let pending_left = PENDING.checked_sub(published_at.elapsed()).filter(|left| !left.is_zero());
-    let pending_left = pending_left.filter(|_| !was_found_before(observed, *published_at));
+    let pending_left = pending_left.filter(|_| !is_first || !was_found_before(observed));
     let pods: Vec<_> = observed.facts.enforcers().collect();
     let pods = pods.as_slice();
     let mut missing = pods.iter().copied().filter(|pod| pod.confirmation != Confirmation::Applied);
@@ -119,15 +118,13 @@ pub(super) fn programmed(observed: &Observed<'_>) -> Programmed {
     Programmed { check_again_after, ..unconfirmed }
 }
 
-/// Reports whether a leader before this one has found more about this edit than that it is pending. It is not new again
-/// because this one has published it.
-fn was_found_before(observed: &Observed<'_>, published_at: Instant) -> bool {
-    let was_published_at_start = observed.leader_for < published_at.elapsed() + PENDING;
+/// Reports whether more than that it is pending was found about a policy that is older than this leader. It is not new again because
+/// this leader has published it.
+fn was_found_before(observed: &Observed<'_>) -> bool {
     let found = observed.present_condition(types::PROGRAMMED).map(|found| found.reason.as_str());
-    was_published_at_start
-        && found.is_some_and(|found| {
-            ![reasons::PENDING, reasons::WAITING, reasons::AWAITING_REPORTS].contains(&found)
-        })
+    let is_open =
+        |found: &str| [reasons::PENDING, reasons::WAITING, reasons::AWAITING_REPORTS].contains(&found);
+    observed.leader_for < observed.age && found.is_some_and(|found| !is_open(found))
 }
 
 /// Returns the note about sidecars that run in pods whose label says that there be none.

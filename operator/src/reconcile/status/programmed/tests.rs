@@ -1,7 +1,6 @@
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use serde_json::json;
 use sluice_crds::RateLimitPolicyStatus;
 
 use super::*;
@@ -9,7 +8,7 @@ use crate::cluster::pods::pod::PodFacts;
 use crate::injection::capture::CaptureError;
 use crate::injection::skip::Skip;
 use crate::reconcile::facts::Facts;
-use crate::reconcile::status::fixtures::{LONG_AGO, observed, pod as applied, published};
+use crate::reconcile::status::fixtures::{LONG_AGO, observed, pod as applied, published_before};
 
 fn pod(name: &str, injected: bool, confirmation: Confirmation) -> CountedPod {
     let pod = applied(name);
@@ -37,12 +36,7 @@ fn compute_at(
     age: Duration,
     previous: Option<&RateLimitPolicyStatus>,
 ) -> Programmed {
-    let limit =
-        json!({"name": "l", "key": {"parts": [{"clientIP": {}}]}, "rates": [{"requests": 5, "per": "1m"}]});
-    let mut outcome = published(&json!({"limits": [limit]}));
-    if let Outcome::Published { published_at, .. } = &mut outcome {
-        *published_at = Instant::now() - published_for;
-    }
+    let outcome = published_before(published_for);
     let facts = Facts { pods, ..Facts::default() };
     programmed(&Observed { generation: 2, age, leader_for, previous, ..observed(&outcome, &facts) })
 }

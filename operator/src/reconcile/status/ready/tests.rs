@@ -1,9 +1,7 @@
 use serde_json::{Value, json};
-use sluice_config::PolicyHash;
-use tokio::time::Instant;
 
 use super::*;
-use crate::pod_selector::PodSelector;
+use crate::reconcile::status::fixtures::published;
 
 fn finding(status: &'static str, message: &str) -> Finding {
     Finding::new(status, "Reason", message)
@@ -15,22 +13,8 @@ fn message(mode: Mode, modes: &[&str], captured: &Finding, store_healthy: &Findi
         json!({"name": format!("l{index}"), "mode": mode, "rates": [{"requests": 9, "per": "1h"}]})
     };
     let limits: Vec<_> = modes.iter().enumerate().map(limit).collect();
-    let policy = json!({
-        "apiVersion": "sluice.dev/v1alpha1", "kind": "RateLimitPolicy",
-        "metadata": {"namespace": "shop", "name": "p"},
-        "spec": {"mode": if mode == Mode::Shadow { "Shadow" } else { "Enforce" }, "limits": limits},
-    });
-    let outcome = Outcome::Published {
-        enforced_by: sluice_crds::policy::EnforcedBy::SIDECAR,
-        policy: Box::new(
-            sluice_crds::compile(&policy, &sluice_crds::Installation::default()).unwrap().policy,
-        ),
-        hash: PolicyHash::of("p"),
-        selected: PodSelector::all().into(),
-        published_at: Instant::now(),
-        installation: Mode::Enforce,
-        unusable: Vec::new(),
-    };
+    let mode = if mode == Mode::Shadow { "Shadow" } else { "Enforce" };
+    let outcome = published(&json!({"mode": mode, "limits": limits}));
     let good = finding("True", "");
     ready(&outcome, &[("Accepted", &good), ("Captured", captured)], store_healthy, std::iter::empty()).message
 }
