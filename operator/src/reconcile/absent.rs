@@ -45,7 +45,7 @@ pub struct Absent {
 #[derive(Default)]
 pub struct AbsentPods {
     found: Mutex<HashMap<PolicyKey, Found>>,
-    /// What was read of namespaces a moment ago. Whoever reads holds the lock of the namespace, so that the others wait.
+    /// Findings about namespaces that were read a moment ago. Whoever reads holds the lock of the namespace, so that the others wait.
     read: Mutex<HashMap<String, Reading>>,
 }
 
@@ -133,7 +133,7 @@ struct Unready {
 struct Pending {
     name: String,
     labels: BTreeMap<String, String>,
-    /// What it waits for, as a sentence.
+    /// The reason why it does not run, as a sentence.
     reason: String,
 }
 

@@ -104,6 +104,8 @@ pub struct Context {
     pub leader_since: Instant,
     /// Permits for reconciles to send requests to the API server.
     pub api_permits: Semaphore,
+    /// Permits for those that count the replicas of a policy which is held back until they are known.
+    pub count_permits: Semaphore,
 }
 
 /// The tables whose first list is complete.
@@ -196,6 +198,7 @@ impl Context {
             listed: watch::Sender::default(),
             leader_since: Instant::now(),
             api_permits: Semaphore::new(MAX_CONCURRENT),
+            count_permits: Semaphore::new(MAX_CONCURRENT),
             client,
             hub,
             queue,

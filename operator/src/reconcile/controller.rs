@@ -115,9 +115,16 @@ async fn update_status(
     began: Instant,
 ) -> anyhow::Result<()> {
     context.all_listed().await;
-    tokio::time::sleep(context.pace.wait(key, &outcome, Instant::now())).await;
-    let _permit = context.api_permits.acquire().await?;
+    tokio::time::sleep(context.pace.wait(key, outcome.is_new(), outcome.hash(), Instant::now())).await;
     let uid = object.uid().unwrap_or_default();
+    if let Outcome::Published { selected, .. } = &outcome
+        && context.hub.awaits_replicas(&uid)
+    {
+        // Sidecars wait for it, and not for the statuses of other policies.
+        let _permit = context.count_permits.acquire().await?;
+        count_replicas(context, key, &uid, &selected.selector).await?;
+    }
+    let _permit = context.api_permits.acquire().await?;
     let facts = match &outcome {
         Outcome::Published { hash, selected, policy, .. } => {
             let pods = count_replicas(context, key, &uid, &selected.selector).await?;

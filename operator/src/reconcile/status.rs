@@ -36,7 +36,7 @@ mod captured;
 mod client_address;
 mod finding;
 #[cfg(test)]
-pub(super) mod fixtures;
+mod fixtures;
 mod mend;
 mod nearly_full;
 pub mod observed;

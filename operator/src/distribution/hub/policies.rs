@@ -164,6 +164,12 @@ impl Hub {
         Some(policy.selector.clone())
     }
 
+    /// Reports whether a policy is held back until its replicas are known.
+    #[must_use]
+    pub fn awaits_replicas(&self, uid: &str) -> bool {
+        self.lock().policies.get(uid).is_some_and(|policy| policy.replicas.held_until().is_some())
+    }
+
     /// Returns the pods of the last valid edit of a policy, as the policy says it.
     #[must_use]
     pub fn pods(&self, uid: &str) -> Option<PodSelection> {

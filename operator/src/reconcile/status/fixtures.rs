@@ -75,7 +75,7 @@ pub(super) fn published(spec: &Value) -> Outcome {
 }
 
 /// Returns the result of publishing some policy before this time.
-pub(in crate::reconcile) fn published_before(ago: Duration) -> Outcome {
+pub(super) fn published_before(ago: Duration) -> Outcome {
     let limit =
         json!({"name": "l", "key": {"parts": [{"clientIP": {}}]}, "rates": [{"requests": 5, "per": "1m"}]});
     let mut outcome = published(&json!({"limits": [limit]}));
