@@ -10,6 +10,7 @@ mod reading;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use foldhash::fast::RandomState;
@@ -93,6 +94,17 @@ impl Table {
         self.by_uid.get(uid).filter(|pod| pod.namespace == namespace)
     }
 
+    /// Returns the pods before and after a pod in the order of names: often those of the same workload.
+    fn neighbours(&self, pod: &Pod) -> impl Iterator<Item = &Arc<Pod>> {
+        let of_namespace = self.by_namespace.get(&pod.namespace);
+        let place = (pod.name.clone(), pod.uid.clone());
+        let around = of_namespace.map(|pods| {
+            let before = pods.range((Unbounded, Excluded(&place))).next_back();
+            [before, pods.range((Excluded(&place), Unbounded)).next()]
+        });
+        around.into_iter().flatten().flatten().map(|(_, pod)| pod)
+    }
+
     fn insert(&mut self, pod: Arc<Pod>) -> Option<Arc<Pod>> {
         let before = self.remove(&pod.namespace, &pod.uid);
         let of_namespace = self.by_namespace.entry(pod.namespace.clone()).or_default();
@@ -150,8 +162,8 @@ impl Pods {
         follow(watcher::watcher(api, config), |change| {
             on_change(match change {
                 Change::Applied(object) => {
-                    let pod = Arc::new(Pod::read(&object.metadata));
-                    PodChange::Applied { before: self.insert(pod.clone()), pod }
+                    let (before, pod) = self.insert(Pod::read(&object.metadata));
+                    PodChange::Applied { before, pod }
                 }
                 Change::Deleted { namespace, uid, .. } => {
                     PodChange::Deleted { before: self.remove(&namespace, &uid), uid }
@@ -171,10 +183,15 @@ impl Pods {
         let _ = self.listed.subscribe().wait_for(|listed| *listed).await;
     }
 
-    /// Inserts a pod and returns what it was before.
-    pub(crate) fn insert(&self, pod: Arc<Pod>) -> Option<Arc<Pod>> {
+    /// Inserts a pod, and returns what it was before and what it is.
+    pub(crate) fn insert(&self, mut pod: Pod) -> (Option<Arc<Pod>>, Arc<Pod>) {
         let mut table = self.write();
         table.addresses.remove(&pod.uid);
+        let known = table.get(&pod.namespace, &pod.uid).into_iter().chain(table.neighbours(&pod));
+        let shared = known.map(|other| &other.labels).find(|labels| **labels == pod.labels).cloned();
+        if let Some(labels) = shared {
+            pod.labels = labels;
+        }
         // What a pod without a sidecar would get depends on its labels too.
         if table.get(&pod.namespace, &pod.uid).is_some_and(|before| before.labels != pod.labels)
             && table.facts.get(&pod.uid).is_some_and(|known| known.bare.is_some())
@@ -186,13 +203,14 @@ impl Pods {
         {
             table.facts.insert(uid, Known { facts, bare: None });
         }
-        table.insert(pod)
+        let pod = Arc::new(pod);
+        (table.insert(pod.clone()), pod)
     }
 
     /// Inserts a pod whose sidecar is known.
     #[cfg(test)]
     pub(crate) fn insert_with_sidecar(&self, metadata: &kube::api::ObjectMeta) {
-        let pod = Arc::new(Pod::read(metadata));
+        let pod = Pod::read(metadata);
         let facts = PodFacts {
             injected: true,
             ..PodFacts::read(&core::Pod::default(), &self.config, &Arc::default())
@@ -232,7 +250,7 @@ impl Pods {
 
     /// Returns the running pods of a namespace that satisfy `wanted`, ordered by name.
     #[must_use]
-    pub fn select(&self, namespace: &str, wanted: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
+    pub fn select(&self, namespace: &str, mut wanted: impl FnMut(&Pod) -> bool) -> Vec<Arc<Pod>> {
         let table = self.read();
         let pods = table.by_namespace.get(namespace).into_iter().flat_map(BTreeMap::values);
         pods.filter(|pod| wanted(pod)).cloned().collect()
@@ -332,6 +350,8 @@ impl Pods {
         let bare = (!facts.injected).then(|| (Arc::new(object), bounds));
         let mut table = self.write();
         let Some(current) = table.get(&pod.namespace, &pod.uid).cloned() else { return };
+        let known = table.neighbours(pod).filter_map(|other| table.facts.get(&other.uid));
+        let facts = known.map(|known| &known.facts).find(|known| **known == facts).cloned().unwrap_or(facts);
         table.facts.insert(pod.uid.clone(), Known { facts, bare });
         // A change that the watch has reported meanwhile may be newer than the response.
         if Arc::ptr_eq(&current, pod) {

@@ -69,7 +69,7 @@ pub(super) fn identity(labels: &[(&str, &str)]) -> Identity {
         namespace: "n".into(),
         pod: "pod".into(),
         pod_uid: POD_UID.into(),
-        labels: labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
+        labels: Arc::new(labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect()),
         expires: None,
     }
 }

@@ -2,8 +2,6 @@
 //! tied to a pod by its UID. A token without the audience is denied, and so is that of a pod that no longer exists or has no
 //! sidecar. A label that opts a pod out applies to the next pod: a sidecar that runs keeps its session.
 
-use std::collections::BTreeMap;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
@@ -14,7 +12,7 @@ use sluice_crds::SIDECAR_CONTAINER;
 use sluice_crds::policy::Enforcer;
 
 use crate::cluster::pods::Pods;
-use crate::cluster::pods::pod::Pod;
+use crate::cluster::pods::pod::{Labels, Pod};
 use crate::service_account::ServiceAccount;
 
 /// The pod of a session.
@@ -29,7 +27,7 @@ pub struct Identity {
     /// UID of the pod.
     pub pod_uid: String,
     /// Labels of the pod.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Labels,
     /// Time at which the token expires, in seconds since the Unix epoch.
     pub expires: Option<i64>,
 }

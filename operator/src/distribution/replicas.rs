@@ -24,7 +24,9 @@ const NEARLY: u32 = 100;
 /// Pods by UID, each with its index in the order of the UIDs.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    by_uid: HashMap<String, u32, RandomState>,
+    by_uid: HashMap<Arc<str>, u32, RandomState>,
+    /// Their UIDs in order.
+    sorted: Vec<Arc<str>>,
 }
 
 impl Places {
@@ -32,8 +34,9 @@ impl Places {
         let mut sorted = pods.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
-        let by_uid = sorted.into_iter().zip(0..).map(|(uid, index)| (uid.to_owned(), index)).collect();
-        Self { by_uid }
+        let sorted: Vec<Arc<str>> = sorted.into_iter().map(Arc::from).collect();
+        let by_uid = sorted.iter().cloned().zip(0..).collect();
+        Self { by_uid, sorted }
     }
 
     /// Reports whether these are its pods, each once.
@@ -51,7 +54,7 @@ impl Places {
         let count = number(self.by_uid.len());
         self.by_uid.get(pod_uid).map_or_else(
             || Replica {
-                index: number(self.by_uid.keys().filter(|uid| uid.as_str() < pod_uid).count()),
+                index: number(self.sorted.partition_point(|uid| **uid < *pod_uid)),
                 count: count.saturating_add(1),
             },
             |&index| Replica { index, count },
@@ -117,8 +120,8 @@ impl Replicas {
     }
 
     /// Returns the UIDs of the pods, once they have been counted for the present edit.
-    pub(super) fn pods(&self) -> Option<impl Iterator<Item = &String>> {
-        Some(self.pods.as_ref().filter(|_| self.current)?.by_uid.keys())
+    pub(super) fn pods(&self) -> Option<impl Iterator<Item = &str>> {
+        Some(self.pods.as_ref().filter(|_| self.current)?.sorted.iter().map(|uid| &**uid))
     }
 
     /// Restarts the hold, if there is one. Called when the first session may begin.

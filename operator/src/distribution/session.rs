@@ -1,10 +1,11 @@
 //! One session of a sidecar: its reports, and how long they count after it has ended.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use sluice_config::PolicyHash;
 use sluice_config::message::{PolicyReport, ResetReport, ResetUid, StoreReport, UntrustedProxy};
 use sluice_config::policy::DEFAULT_STORE;
@@ -73,7 +74,7 @@ pub(super) struct Session {
     /// Random name of the session, which only its sidecar has received.
     pub(super) name: String,
     /// The last report about each policy, by its UID.
-    pub(super) reports: BTreeMap<String, PolicyReport>,
+    pub(super) reports: HashMap<String, PolicyReport, RandomState>,
     /// The last report about each store, by its name.
     pub(super) stores: BTreeMap<String, StoreReport>,
     /// The last report about each reset, by the UID of its object.

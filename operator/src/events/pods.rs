@@ -153,7 +153,7 @@ mod tests {
             uid: "1".into(),
             namespace: "shop".into(),
             name: "web-5d-x".into(),
-            labels: std::collections::BTreeMap::new(),
+            labels: Arc::default(),
             ends: None,
             created: None,
             owner: None,

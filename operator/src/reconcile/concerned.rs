@@ -19,7 +19,7 @@ pub fn concerned(context: &Context, before: Option<&Pod>, after: Option<&Pod>) -
         // Only its status has changed. Of that, only its address matters, if an EndpointSlice could list it.
         return BTreeSet::new();
     }
-    let labels: Vec<_> = before.into_iter().chain(after).map(|pod| &pod.labels).collect();
+    let labels: Vec<_> = before.into_iter().chain(after).map(|pod| &*pod.labels).collect();
     let mut policies: BTreeSet<_> = context.hub.selecting(namespace, &labels).into_iter().collect();
     if context.pods.facts_if_known(pod).is_some_and(|facts| facts.injected) {
         return policies;

@@ -18,6 +18,7 @@ use crate::reconcile::contents::{self, Resolution};
 use crate::reconcile::context::Context;
 use crate::reconcile::dereference::{count_replicas, dereference};
 use crate::reconcile::facts::{Facts, Outcome};
+use crate::reconcile::pace::COUNT_INTERVAL;
 use crate::reconcile::publish::publish;
 use crate::reconcile::report;
 use crate::reconcile::select_pods;
@@ -115,8 +116,17 @@ async fn update_status(
     began: Instant,
 ) -> anyhow::Result<()> {
     context.all_listed().await;
-    tokio::time::sleep(context.pace.wait(key, outcome.is_new(), outcome.hash(), Instant::now())).await;
     let uid = object.uid().unwrap_or_default();
+    let now = Instant::now();
+    let due = now + context.pace.wait(key, outcome.is_new(), outcome.hash(), now);
+    if let Outcome::Published { selected, .. } = &outcome {
+        while due.duration_since(Instant::now()) > COUNT_INTERVAL {
+            tokio::time::sleep(COUNT_INTERVAL).await;
+            let _permit = context.count_permits.acquire().await?;
+            count_replicas(context, key, &uid, &selected.selector).await?;
+        }
+    }
+    tokio::time::sleep_until(due).await;
     if let Outcome::Published { selected, .. } = &outcome
         && context.hub.awaits_replicas(&uid)
     {

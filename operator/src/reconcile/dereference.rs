@@ -10,7 +10,7 @@ use sluice_config::PolicyHash;
 use sluice_config::policy::DEFAULT_STORE;
 use tokio::time::Instant;
 
-use crate::cluster::pods::pod::{Pod, PodFacts};
+use crate::cluster::pods::pod::{Pod, PodFacts, for_shared};
 use crate::cluster::services::Service;
 use crate::distribution::session::{Confirmation, Reported};
 use crate::events::pods::{Unlimited, UnlimitedPod};
@@ -63,7 +63,8 @@ async fn count_pods(
     namespace: &str,
     selector: &PodSelector,
 ) -> kube::Result<Vec<Counted>> {
-    let running = context.pods.select(namespace, |pod| pod.ends.is_none() && selector.matches(&pod.labels));
+    let mut is_selected = for_shared(|labels| selector.matches(labels));
+    let running = context.pods.select(namespace, |pod| pod.ends.is_none() && is_selected(&pod.labels));
     let facts = context.pods.facts(namespace, &running).await?;
     // A label opts the next pod out. A sidecar that runs enforces the policy whatever the label says now.
     let is_counted =
@@ -165,10 +166,12 @@ async fn find_unlimited(
     counted: &[Counted],
 ) -> kube::Result<Vec<UnlimitedPod>> {
     let keys: BTreeSet<&String> = services.iter().flat_map(|service| service.selector.keys()).collect();
-    let kinds = unique_by(counted, |(pod, _)| label_set(&pod.labels, &keys));
+    let mut kinds: Vec<_> = counted.iter().map(|(pod, _)| &pod.labels).collect();
+    kinds.dedup_by(|one, other| Arc::ptr_eq(one, other));
+    let kinds = unique_by(&kinds, |labels| label_set(labels, &keys));
     let of_counted: Vec<_> = services
         .iter()
-        .filter(|service| !service.is_ignored && kinds.iter().any(|(pod, _)| service.selects(&pod.labels)))
+        .filter(|service| !service.is_ignored && kinds.iter().any(|labels| service.selects(labels)))
         .collect();
     let names = of_counted.iter().map(|service| service.name.clone());
     context.services_of_policies.set(key, names.collect());
@@ -176,10 +179,9 @@ async fn find_unlimited(
         return Ok(Vec::new());
     }
     let counted: HashSet<_, RandomState> = counted.iter().map(|(pod, _)| &pod.uid).collect();
+    let mut is_behind = for_shared(|labels| of_counted.iter().any(|service| service.selects(labels)));
     let others = context.pods.select(&key.namespace, |pod| {
-        pod.ends.is_none()
-            && !counted.contains(&pod.uid)
-            && of_counted.iter().any(|service| service.selects(&pod.labels))
+        pod.ends.is_none() && is_behind(&pod.labels) && !counted.contains(&pod.uid)
     });
     let facts = context.pods.facts(&key.namespace, &others).await?;
     let unlimited = others.into_iter().zip(facts).filter_map(|(pod, facts)| {

@@ -1,6 +1,6 @@
 //! How often the status of a policy is computed. The work grows with its pods, and in a rollout or after an edit each of them
-//! causes it. While pods keep coming, the time between two computations doubles up to [`LONGEST_STREAK`] times. It is never
-//! longer than [`MAX_INTERVAL`], because the replicas of a policy are counted with its status.
+//! causes it. While pods keep coming, the time between two computations doubles up to [`LONGEST_STREAK`] times. Replicas, of which
+//! there are messages to sidecars, are counted at least every [`COUNT_INTERVAL`] meanwhile.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -16,9 +16,11 @@ use crate::object_key::PolicyKey;
 pub(super) const SETTLE: Duration = Duration::from_millis(50);
 /// Time between two computations, for each pod that the policy selects, and the longest one.
 const OF_A_POD: Duration = Duration::from_micros(250);
-const MAX_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_INTERVAL: Duration = Duration::from_secs(2);
+/// Longest time for which changes of replicas wait for the status.
+pub(super) const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the time between two computations doubles.
-const LONGEST_STREAK: u32 = 2;
+const LONGEST_STREAK: u32 = 3;
 
 /// When the status of each policy was computed, and how long the next computation has to wait.
 #[derive(Default)]
@@ -94,7 +96,7 @@ mod tests {
         let (pace, key, mut now) = (Pace::default(), PolicyKey::new("n", "p"), Instant::now());
         let (one, other) = (PolicyHash::of("one"), PolicyHash::of("other"));
         let interval = OF_A_POD * 1_000;
-        for times in [1, 2, 4, 4] {
+        for times in [1, 2, 4, 8, 8] {
             pace.computed(&key, 1_000, Some(one.clone()), now);
             assert_eq!(pace.wait(&key, false, Some(&one), now), interval * times);
             assert_eq!(
@@ -109,7 +111,6 @@ mod tests {
         now += interval * 2;
         pace.computed(&key, 1_000, None, now);
         assert_eq!(pace.wait(&key, false, Some(&one), now), interval);
-        // Replicas are counted once a second, however many pods there are.
         for _ in 0..3 {
             pace.computed(&key, 10_000, None, now);
             assert_eq!(pace.wait(&key, false, Some(&one), now), MAX_INTERVAL);

@@ -46,6 +46,8 @@ const RETRY: Duration = Duration::from_secs(5);
 const NUMBERS_EVERY: Duration = Duration::from_secs(10);
 /// Interval between checks whether the certificate of the embedded Redis is due for renewal.
 const CERTIFICATE_EVERY: Duration = Duration::from_secs(600);
+/// Shortest interval between reconciles for reports of sidecars. While many connect, each of them changes a number of the status.
+const REPORTS_EVERY: Duration = Duration::from_secs(1);
 /// Time in which changes are collected.
 const SETTLE: Duration = Duration::from_millis(100);
 /// Maximum number of stores of a namespace.
@@ -120,7 +122,7 @@ impl StoreController {
         certificates: Certificates,
         resolutions: Arc<Resolutions>,
     ) -> anyhow::Result<Self> {
-        let changed = hub.store_reports_changed();
+        let changed = Arc::<Notify>::default();
         Ok(Self {
             references: References::new(client.clone(), {
                 let changed = changed.clone();
@@ -141,7 +143,15 @@ impl StoreController {
     /// Reconciles for as long as the process lives.
     pub async fn run(&self) {
         let watching = self.stores.watch(self.client.clone(), || self.changed.notify_one());
-        tokio::join!(watching, self.reconcile_all());
+        let (reports, changed) = (self.hub.store_reports_changed(), self.changed.clone());
+        let reporting = async {
+            loop {
+                reports.notified().await;
+                changed.notify_one();
+                tokio::time::sleep(REPORTS_EVERY).await;
+            }
+        };
+        tokio::join!(watching, reporting, self.reconcile_all());
     }
 
     async fn reconcile_all(&self) {

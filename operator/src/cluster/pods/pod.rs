@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
@@ -17,6 +18,18 @@ use crate::injection::containers::running;
 use crate::injection::decide::{decide, warnings};
 use crate::injection::skip::Skip;
 
+/// Labels of a pod. Neighbours in the table share them if they are equal, as those of most pods of a workload are.
+pub type Labels = Arc<BTreeMap<String, String>>;
+
+/// Answers a question about labels, and does not ask again while the next pods share them.
+pub fn for_shared<T: Copy>(ask: impl Fn(&BTreeMap<String, String>) -> T) -> impl FnMut(&Labels) -> T {
+    let mut last: Option<(Labels, T)> = None;
+    move |labels| match &last {
+        Some((known, answer)) if Arc::ptr_eq(known, labels) => *answer,
+        _ => last.insert((labels.clone(), ask(labels))).1,
+    }
+}
+
 /// The metadata of a running pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
@@ -27,7 +40,7 @@ pub struct Pod {
     /// Name of the pod.
     pub name: String,
     /// Labels of the pod.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Labels,
     /// Time at which the pod is to have ended, if it is being deleted.
     pub ends: Option<Timestamp>,
     /// Time at which it was created.
@@ -74,7 +87,7 @@ impl Pod {
             uid: metadata.uid.clone().unwrap_or_default(),
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
-            labels,
+            labels: Arc::new(labels),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
             ends: metadata.deletion_timestamp.as_ref().map(|time| time.0),
             owner,

@@ -53,9 +53,7 @@ impl Counted {
     /// Does what the watch does for a pod.
     fn insert(&self, name: &str) -> Arc<Pod> {
         let object: PartialObjectMeta<core::Pod> = serde_json::from_value(object(name)).unwrap();
-        let pod = Arc::new(Pod::read(&object.metadata));
-        self.pods.insert(pod.clone());
-        pod
+        self.pods.insert(Pod::read(&object.metadata)).1
     }
 
     async fn facts(&self, pod: &Arc<Pod>) -> Option<Arc<PodFacts>> {
@@ -109,4 +107,23 @@ async fn a_pod_that_is_read_before_the_watch_reports_it_is_not_read_again() {
     assert!(!table.pods.is_gone("n", "1"));
     table.pods.remove("n", "1");
     assert!(table.pods.is_gone("n", "1") && table.facts(&reported).await.is_none());
+}
+
+#[tokio::test]
+async fn neighbours_share_equal_labels_and_facts_until_one_changes() {
+    let table = Counted::new();
+    let pods: Vec<_> = ["web-1", "web-2", "web-3"].map(|name| table.insert(name)).into();
+    assert!(pods.iter().all(|pod| Arc::ptr_eq(&pod.labels, &pods[0].labels)));
+    let mut facts = Vec::new();
+    for pod in &pods {
+        facts.push(table.facts(pod).await.unwrap());
+    }
+    assert!(facts.iter().all(|known| Arc::ptr_eq(known, &facts[0])));
+    let mut changed = Pod::clone(&pods[1]);
+    changed.labels = Arc::new([("app".to_owned(), "other".to_owned())].into());
+    let (before, changed) = table.pods.insert(changed);
+    assert_eq!((before.as_ref(), changed.labels.len()), (Some(&pods[1]), 1));
+    assert!(pods[0].labels.is_empty() && table.pods.get("n", "web-3").unwrap().labels.is_empty());
+    // It shares them again when they are equal again.
+    assert!(Arc::ptr_eq(&table.insert("web-2").labels, &pods[0].labels));
 }

@@ -41,7 +41,8 @@ impl State {
             Some(limit) if !limit.has_counters => return ResetProgress::NoCounters,
             Some(_) => {}
         }
-        let connected: BTreeMap<_, _> = self.sessions_of(policy).collect();
+        let connected: BTreeMap<_, _> =
+            self.sessions_of(policy).map(|(pod, session)| (pod.as_str(), session)).collect();
         let running = policy.replicas.pods();
         let is_counted = running.is_some();
         let not_connected = running.into_iter().flatten().filter(|pod| !connected.contains_key(pod)).count();

@@ -1,6 +1,6 @@
 //! Sessions in the hub.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use sluice_config::PolicyHash;
@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::indexed::Indexed;
 use super::{ALL_NAMESPACES, Hub, State};
+use crate::cluster::pods::pod::Labels;
 use crate::distribution::identity::Identity;
 use crate::distribution::session::{
     EXPIRY, Reported, Session, sanitized, sanitized_ports, sanitized_reset, sanitized_store,
@@ -33,7 +34,7 @@ impl Hub {
         let mut state = self.lock();
         let old = state.remove_session(&identity.pod_uid);
         let (reports, stores) =
-            old.map_or((BTreeMap::new(), BTreeMap::new()), |old| (old.reports, old.stores));
+            old.map_or((HashMap::default(), BTreeMap::new()), |old| (old.reports, old.stores));
         let session = Session {
             name: name.to_owned(),
             reports,
@@ -100,11 +101,11 @@ impl Hub {
     }
 
     /// Updates the labels of a pod.
-    pub fn set_pod_labels(&self, pod_uid: &str, labels: &BTreeMap<String, String>) {
+    pub fn set_pod_labels(&self, pod_uid: &str, labels: &Labels) {
         let mut state = self.lock();
-        let session = state.sessions.get_mut(pod_uid).filter(|session| session.identity.labels != *labels);
-        if let Some(session) = session {
-            session.identity.labels.clone_from(labels);
+        let Some(session) = state.sessions.get_mut(pod_uid) else { return };
+        // Equal ones are shared from now on.
+        if std::mem::replace(&mut session.identity.labels, labels.clone()) != *labels {
             session.wakeup.wake(Changed::Policies);
         }
     }
@@ -121,7 +122,7 @@ impl Hub {
         let Some(pod_uid) = state.names.get(name).cloned() else { return false };
         let Some(session) = state.sessions.get(&pod_uid) else { return false };
         let (namespace, enforcer) = (session.identity.namespace.clone(), session.identity.enforcer);
-        let reports: BTreeMap<_, _> = report
+        let reports: HashMap<_, _, _> = report
             .policies
             .into_iter()
             .filter(|(uid, _)| state.policies.get(uid).is_some())

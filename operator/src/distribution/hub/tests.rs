@@ -57,7 +57,7 @@ async fn a_pod_receives_only_the_policies_that_select_it() {
     let _closed = hub.connect(identity(&[("app", "a")]), "s");
     let uids = || policies(&hub).map(|all| all.policies.into_keys().collect::<Vec<_>>());
     assert_eq!(uids(), Some(vec!["1".to_owned()]));
-    hub.set_pod_labels(POD_UID, &[("app".to_owned(), "b".to_owned())].into());
+    hub.set_pod_labels(POD_UID, &Arc::new([("app".to_owned(), "b".to_owned())].into()));
     assert_eq!(uids(), Some(vec!["2".to_owned()]));
     hub.remove("2");
     assert_eq!(uids(), Some(vec![]));
@@ -227,7 +227,7 @@ async fn a_change_wakes_only_the_sessions_that_it_concerns() {
     assert_eq!(woken(), "na nb");
     hub.keep_published("2", &key("other"));
     assert_eq!(woken(), "oa");
-    hub.set_pod_labels("oa", &[("app".to_owned(), "b".to_owned())].into());
+    hub.set_pod_labels("oa", &Arc::new([("app".to_owned(), "b".to_owned())].into()));
     assert_eq!(woken(), "oa");
     hub.remove("1");
     assert_eq!(woken(), "na");

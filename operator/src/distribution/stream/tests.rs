@@ -274,7 +274,10 @@ async fn a_pod_that_is_labelled_to_have_no_sidecar_keeps_the_session_of_the_one_
     let hub = hub();
     let mut reader = begin(&hub);
     assert_eq!(reader.next().await.0, "credentials");
-    hub.set_pod_labels(POD_UID, &[(sluice_crds::INJECT_LABEL.to_owned(), "false".to_owned())].into());
+    hub.set_pod_labels(
+        POD_UID,
+        &Arc::new([(sluice_crds::INJECT_LABEL.to_owned(), "false".to_owned())].into()),
+    );
     publish_to_all(&hub, "1", &strict());
     assert_eq!(reader.next().await.0, "policies");
     assert_eq!(hub.session_count(), 1);

@@ -74,14 +74,14 @@ impl Sent {
         let mut events = Vec::new();
         let desired = hub.desired(pod_uid, policies_changed || self.held_until.is_some())?;
         if self.replicas != desired.replicas {
-            self.replicas.clone_from(&desired.replicas);
             let message = LiveReplicas { version: VERSION, policies: desired.replicas };
             events.push(event(LIVE_EVENT, None, &message));
+            self.replicas = message.policies;
         }
         if self.resets != desired.resets {
-            self.resets.clone_from(&desired.resets);
             let message = Resets { version: VERSION, resets: desired.resets };
             events.push(event(RESETS_EVENT, None, &message));
+            self.resets = message.resets;
         }
         let Some(policies) = desired.policies else { return Some(events) };
         self.held_until = desired.held_until;

@@ -113,7 +113,7 @@ impl Controller {
             namespace: "n".into(),
             pod: "p".into(),
             pod_uid: "pod".into(),
-            labels: [("app".to_owned(), "a".to_owned())].into(),
+            labels: Arc::new([("app".to_owned(), "a".to_owned())].into()),
             expires: None,
         };
         let _closed = self.context.hub.connect(identity, "s");
@@ -303,19 +303,54 @@ async fn a_failed_reconcile_is_retried_and_publishing_again_changes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn an_invalid_edit_is_reported_even_if_its_pods_cannot_be_read() {
     let controller = Controller::start(ApiServer::Fails).listed();
-    controller.context.pods.insert(Arc::new(Pod {
+    controller.context.pods.insert(Pod {
         uid: "pod".into(),
         namespace: "n".into(),
         name: "pod".into(),
-        labels: [("app".to_owned(), "a".to_owned())].into(),
+        labels: Arc::new([("app".to_owned(), "a".to_owned())].into()),
         ends: None,
         created: None,
         owner: None,
         controller: None,
-    }));
+    });
     controller.apply("a", "1", 1, spec(1)).await;
     assert_eq!(controller.reason("Accepted"), None, "the status of a valid policy needs its pods");
     controller.apply("a", "1", 2, json!({"limits": "none"})).await;
     assert_eq!(controller.reason("Accepted").as_deref(), Some("Invalid"));
     assert_eq!(controller.published(), [("1".to_owned(), 1)], "the last valid edit is kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_are_counted_every_second_while_the_status_of_many_pods_waits_longer() {
+    const PODS: usize = 4_000;
+    let controller = Controller::start(ApiServer::ListsNothing).listed();
+    let create = |name: String| {
+        let labels = [("app".to_owned(), "a".to_owned())].into();
+        controller.context.pods.insert_with_sidecar(&kube::api::ObjectMeta {
+            uid: Some(name.clone()),
+            name: Some(name),
+            namespace: Some("n".into()),
+            labels: Some(labels),
+            ..Default::default()
+        });
+        controller.context.queue.add(key("a"));
+    };
+    (0..PODS).for_each(|pod| create(pod.to_string()));
+    controller.apply("a", "1", 1, spec(1)).await;
+    let uid = controller.published().remove(0).0;
+    let replicas = || controller.context.hub.desired("pod", false).unwrap().replicas[&uid].count as usize;
+    let written = || controller.written.lock().unwrap().len();
+    // A pod that has a session and is none of them counts too.
+    assert_eq!((replicas(), written()), (PODS + 1, 1));
+    // The edit is no longer new, and pods keep coming.
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    let mut waited = 0;
+    for pod in 0..8 {
+        let before = written();
+        create(format!("new-{pod}"));
+        tokio::time::sleep(COUNT_INTERVAL + 2 * SETTLE).await;
+        assert_eq!(replicas(), PODS + pod + 2);
+        waited += usize::from(written() == before);
+    }
+    assert!(waited > 1, "the status was computed as often");
 }

@@ -8,6 +8,7 @@
 //! - `service`: whether gateways ask the service about the policy.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use sluice_crds::conditions::reasons;
 
@@ -81,10 +82,19 @@ fn kinds_of_pods(facts: &Facts) -> Vec<&CountedPod> {
     let services = facts.services.iter().flat_map(|service| service.selector.keys());
     let policies = facts.network_policies.iter().flat_map(|policy| &policy.selector_keys);
     let keys: BTreeSet<&String> = services.chain(policies).collect();
-    unique_by(&facts.pods, |pod| {
-        let workload = pod.pod.owner.as_ref().unwrap_or(&pod.pod.name);
-        (label_set(&pod.pod.labels, &keys), workload, &*pod.facts)
-    })
+    let mut pods: Vec<_> = facts.pods.iter().collect();
+    pods.dedup_by(|one, other| {
+        Arc::ptr_eq(&one.pod.labels, &other.pod.labels)
+            && Arc::ptr_eq(&one.facts, &other.facts)
+            && workload(one) == workload(other)
+    });
+    let kinds = unique_by(&pods, |pod| (label_set(&pod.pod.labels, &keys), workload(pod), &*pod.facts));
+    kinds.into_iter().copied().collect()
+}
+
+/// Returns the workload of a pod, or its name if it has none.
+fn workload(pod: &CountedPod) -> &str {
+    pod.pod.owner.as_ref().unwrap_or(&pod.pod.name)
 }
 
 /// Returns the message of a True condition. It names the Services that are left out.
