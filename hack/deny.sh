@@ -15,7 +15,7 @@ version=0.20.2
 root=${SLUICE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice}/cargo-deny-$version
 if [ ! -x "$root/bin/cargo-deny" ]; then
   echo "installing cargo-deny $version (once)" >&2
-  cargo install --quiet --locked --debug --root "$root" cargo-deny --version "$version"
+  CARGO_PROFILE_DEV_DEBUG=false cargo install --quiet --locked --debug --root "$root" cargo-deny --version "$version"
 fi
 for manifest in "${manifests[@]}"; do
   "$root/bin/cargo-deny" --manifest-path "$manifest" --config deny.toml --all-features \

@@ -8,7 +8,7 @@ readonly version=0.5.4
 readonly tool=${SLUICE_CACHE:-$HOME/.cache/sluice}/mdbook-$version
 
 if [ ! -x "$tool/bin/mdbook" ]; then
-  cargo install --locked mdbook --version $version --no-default-features --features search --debug --root "$tool" >&2
+  CARGO_PROFILE_DEV_DEBUG=false cargo install --locked mdbook --version $version --no-default-features --features search --debug --root "$tool" >&2
 fi
 rm -rf target/site
 "$tool/bin/mdbook" build

@@ -13,7 +13,8 @@ keep=${1:-}
 
 readonly profile=${SLUICE_E2E_PROFILE:-quick}
 # As `make test` builds them, so that nothing is compiled twice.
-readonly binaries=(--workspace --bins --test keys) tests=(--workspace --features sluice-tests/e2e --test e2e)
+readonly test=readings
+readonly binaries=(--workspace --bins --test "$test") tests=(--workspace --features sluice-tests/e2e --test e2e)
 
 # The tests do not measure, so the images are compiled quickly rather than for speed.
 if [ "$profile" = quick ]; then
@@ -33,8 +34,8 @@ previous_images() {
   # With another version: cargo would take crates with the same names, versions and places in their workspace for the same.
   sed -i '/^\[workspace.package\]/,/^version/ s/^version = .*/version = "0.0.1"/' "$previous/Cargo.toml"
   sed -i '/^name = "sluice/ { n; s/.*/version = "0.0.1"/ }' "$previous/Cargo.lock"
-  # The selection decides which features of other projects are compiled.
-  (cd "$previous" && CARGO_TARGET_DIR=../.. cargo build --locked "${binaries[@]}")
+  # The selection of packages and of a test decides which features of other projects are compiled.
+  (cd "$previous" && CARGO_TARGET_DIR=../.. cargo build --locked --workspace --bin sluice-operator --bin sluice-sidecar --test "$test")
   dev_images "$previous" "$previous_tag" sluice-operator sluice-sidecar
 }
 
