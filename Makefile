@@ -8,7 +8,7 @@ DOC_ALLOWS := -A rustdoc::private_intra_doc_links -A rustdoc::bare_urls
 QUICKLY := --config profile.dev.debug=false --config profile.dev.package.sluice-limiter.opt-level=0 --config profile.dev.package.sluice-store.opt-level=0
 # All binaries. Tests enable more features of dependencies, such as the clock of tokio: with one of them among the targets, nothing is
 # compiled twice, once for binaries and once for tests.
-BINARIES := --workspace --bins --test keys
+BINARIES := --workspace --bins --test readings
 # bench/ is a workspace of its own.
 BENCH := --manifest-path bench/Cargo.toml
 
@@ -38,12 +38,12 @@ test: ## Run all tests that need no privileges (installs Redis and etcd, fetches
 .PHONY: interop
 interop: ## Run the tests with programs that CI does not have: 28 frameworks and servers, Tomcat (Java and Maven), ratelimit, an OpenTelemetry collector and Envoy Gateway (Go, root)
 	tests/node/apt.sh node
-	$(CARGO) build -p sluice && $(CARGO) test -p sluice-tests --test path_spellings -- --include-ignored
-	$(CARGO) test -p sluice-tests --test live_readings -- --include-ignored --test-threads=1
-	SLUICE_RATELIMIT="$$(bench/tools/install.sh ratelimit)" $(CARGO) test -p sluice-service --test ratelimit -- --include-ignored
+	$(CARGO) build -p sluice && $(CARGO) test -p sluice-tests --test integration -- path_spellings:: --include-ignored
+	$(CARGO) test -p sluice-tests --test integration -- live_readings:: --include-ignored --test-threads=1
+	SLUICE_RATELIMIT="$$(bench/tools/install.sh ratelimit)" $(CARGO) test -p sluice-service --test integration -- ratelimit:: --include-ignored
 	export SLUICE_OTELCOL="$$(tests/node/otelcol.sh)" SLUICE_ENVOY="$$(bench/tools/install.sh envoy)" && \
 	  $(CARGO) build -p sluice -p sluice-service --bins && \
-	  $(CARGO) test -p sluice-tests --test traces && $(CARGO) test -p sluice-tests --test service -- span_below
+	  $(CARGO) test -p sluice-tests --test integration -- traces:: span_below
 	tests/interop/envoy-gateway.sh
 
 # Needs `cargo install --locked cargo-fuzz --version 0.13.2` and a nightly compiler. `cargo test -p sluice-fuzz` needs neither.
@@ -58,10 +58,10 @@ soak: ## Run for half an hour with edits, leaving clients and kills of Redis (SL
 	tests/node/apt.sh test
 	@export KUBEBUILDER_ASSETS="$${KUBEBUILDER_ASSETS:-$$(tests/node/assets.sh apiserver)}" && \
 	  $(CARGO) build -p sluice-operator -p sluice-sidecar --bins && \
-	  $(CARGO) test -p sluice-tests --test soak -- --ignored --nocapture
+	  $(CARGO) test -p sluice-tests --test integration -- soak:: --ignored --nocapture
 .PHONY: pressure
 pressure: ## Put the sidecar under each shape of pressure for a minute, in a cgroup of 128 MiB (15 minutes, root)
-	SLUICE_PRESSURE_SECONDS=60 $(CARGO) test --release -p sluice-sidecar --test pressure -- --nocapture
+	SLUICE_PRESSURE_SECONDS=60 $(CARGO) test --release -p sluice-sidecar --test integration -- pressure:: --nocapture
 
 # KUBERNETES=1.30 chooses another version than the default, as SLUICE_KUBERNETES does in the environment.
 e2e node: export SLUICE_KUBERNETES := $(or $(KUBERNETES),$(SLUICE_KUBERNETES))

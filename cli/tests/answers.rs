@@ -1,12 +1,9 @@
 //! The responses of `examples/answers.yaml`, as `sluice run` sends them.
-#![allow(clippy::unwrap_used)]
-
-mod process;
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use process::{Run, get};
+use crate::process::{Run, get};
 
 /// Returns the first response to a path that is not 200.
 async fn denied(run: &Run, path: &str) -> String {

@@ -1,7 +1,5 @@
 //! `sluice check` as a process: its output and its exit code.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 use assert_cmd::Command;
 
 fn sluice_check(text: &[u8]) -> (bool, String, String) {

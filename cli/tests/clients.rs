@@ -1,18 +1,16 @@
 //! `sluice top`, `peek`, `explain` and `status`, as they ask `sluice run`. The tests on a real node ask pods.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
-#[path = "../process/mod.rs"]
-mod process;
 mod service;
 
 use std::net::SocketAddr;
 
-use process::{Run, get_with};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::Command;
+
+use crate::process::{Run, get_with};
 
 /// Windows so long that none ends.
 const POLICY: &str = "

@@ -1,11 +1,8 @@
 //! Costs and outcomes, as `sluice run` enforces them in the examples.
-#![allow(clippy::unwrap_used)]
-
-mod process;
 
 use std::path::Path;
 
-use process::{Run, send};
+use crate::process::{Run, send};
 
 /// Starts an example in front of an application.
 async fn start(example: &str, answer: fn(&str) -> String) -> Run {

@@ -1,5 +1,4 @@
 //! The policies in the documentation, as `sluice check` reads them.
-#![allow(clippy::unwrap_used)]
 
 use std::path::Path;
 use std::process::Command;

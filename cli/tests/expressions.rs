@@ -1,13 +1,11 @@
 //! The conditions in CEL of `examples/expressions.yaml`, as `sluice check` and `sluice run` read and enforce them.
-#![allow(clippy::unwrap_used)]
-
-mod process;
 
 use std::path::Path;
 use std::process::Command;
 
-use process::{Run, SLUICE, get_with};
 use tempfile::NamedTempFile;
+
+use crate::process::{Run, SLUICE, get_with};
 
 /// Returns the example, which trusts the tests as its load balancer. The windows are so long that none ends.
 fn example() -> String {

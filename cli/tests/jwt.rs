@@ -1,17 +1,15 @@
 //! The tokens of `examples/jwt.yaml`, as `sluice check` reads their keys and `sluice run` verifies them.
-#![allow(clippy::unwrap_used)]
-
-mod process;
 
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use process::signer::Signer;
-use process::{Run, SLUICE, get_with};
 use serde_json::json;
 use tempfile::NamedTempFile;
+
+use crate::process::signer::Signer;
+use crate::process::{Run, SLUICE, get_with};
 
 /// Returns the example with other keys. Its windows are so long that none ends.
 fn example(keys: &[&Signer]) -> String {

@@ -1,11 +1,8 @@
 //! Clients by templates of paths and by expressions in `examples/path-keys.yaml`, as `sluice run` tells them apart.
-#![allow(clippy::unwrap_used)]
-
-mod process;
 
 use std::path::Path;
 
-use process::{Run, get_with};
+use crate::process::{Run, get_with};
 
 /// Starts the example, with windows so long that none ends.
 async fn start() -> Run {

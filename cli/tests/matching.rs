@@ -1,13 +1,11 @@
 //! The conditions of `examples/matching.yaml`, as `sluice run` enforces them.
-#![allow(clippy::unwrap_used)]
-
-mod process;
 
 use std::path::Path;
 
-use process::{Run, get_with};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+
+use crate::process::{Run, get_with};
 
 /// Sends a request and returns its status.
 async fn status(run: &Run, method: &str, target: &str, headers: &str) -> u16 {

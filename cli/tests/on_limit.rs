@@ -1,11 +1,8 @@
 //! Waits, marks and blocks of requests over a limit, as `sluice run` enforces them in the examples.
-#![allow(clippy::unwrap_used)]
-
-mod process;
 
 use std::path::Path;
 
-use process::{Run, send};
+use crate::process::{Run, send};
 
 /// Starts an example in front of an application, with some texts replaced.
 async fn start(example: &str, edits: &[(&str, &str)], answer: fn(&str) -> String) -> Run {

@@ -1,13 +1,11 @@
 //! The plans of single clients in `examples/overrides.yaml`, as `sluice check` and `sluice run` read and enforce them.
-#![allow(clippy::unwrap_used)]
-
-mod process;
 
 use std::path::Path;
 use std::process::Command;
 
-use process::{Run, SLUICE, get_with};
 use tempfile::NamedTempFile;
+
+use crate::process::{Run, SLUICE, get_with};
 
 /// Returns the example. Its shortest windows are so long that none ends.
 fn example() -> String {

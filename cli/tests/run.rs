@@ -1,13 +1,11 @@
 //! `sluice run` as a process: start, edits of the policy file, and end.
-#![allow(clippy::unwrap_used)]
-
-mod process;
 
 use std::path::PathBuf;
 
-use process::{Run, SLUICE, get, policy};
 use tokio::net::TcpListener;
 use tokio::process::Command;
+
+use crate::process::{Run, SLUICE, get, policy};
 
 #[tokio::test]
 async fn a_valid_edit_is_applied_and_an_invalid_one_is_not() {

@@ -1,5 +1,4 @@
 //! `sluice simulate`: access logs replayed against policies.
-#![allow(clippy::unwrap_used)]
 
 mod formats;
 mod suggest;
@@ -292,17 +291,10 @@ fn an_attacker_is_shown_who_comes_after_two_hundred_thousand_others() {
         log += &line(240 + n / 10, "192.0.2.66", "/", 200);
     }
     let folder = folder(&[("p.yaml", &policy(60)), ("access.log", &log)]);
-    let report = json(folder.path(), &["--policy", "p.yaml", "access.log"]);
-    let limit = &report["files"][0]["limits"][0];
-    assert_eq!((&limit["denied"], &limit["otherRequests"]), (&440.into(), &500.into()));
-    let attacker = &limit["mostDenied"][0];
-    assert_eq!(
-        (&attacker["client"], &attacker["denied"], &attacker["error"]),
-        (&"clientIP=192.0.2.66".into(), &440.into(), &0.into())
-    );
     let (_, text, _) = simulate(folder.path(), &["--policy", "p.yaml", "access.log"]);
+    assert!(text.contains("p.yaml: 440 denied"), "{text}");
     assert!(text.contains("per-address: more than 200,000 clients: 500 requests of further ones"), "{text}");
-    assert!(text.contains("at least 440   440 "), "{text}");
+    assert!(text.contains("per-address   clientIP=192.0.2.66   at least 440   440 "), "{text}");
 }
 
 #[test]

@@ -1,25 +1,16 @@
 //! `sluice run` with a Redis Cluster, with Redis behind sentinels, and with a Redis that requires a client
 //! certificate.
-#![allow(clippy::unwrap_used)]
-
-#[path = "../../store/tests/support/cluster.rs"]
-mod cluster;
-mod process;
-#[path = "../../store/tests/support/sentinel.rs"]
-mod sentinel;
-#[path = "../../store/tests/support/mod.rs"]
-mod support;
-#[path = "../../store/tests/support/tls.rs"]
-mod tls;
 
 use std::path::{Path, PathBuf};
 
-use cluster::Cluster;
-use process::{Run, SLUICE, get_with, policy};
-use sentinel::Watched;
-use support::eventually;
 use tempfile::TempDir;
-use tls::{Authority, Files, serve};
+
+use crate::cluster::Cluster;
+use crate::process::{Run, SLUICE, get_with, policy};
+use crate::sentinel::Watched;
+use crate::support;
+use crate::support::eventually;
+use crate::tls::{Authority, Files, serve};
 
 /// Permissions that every Redis user needs, from docs/install.md.
 const PERMISSIONS: &str = "+evalsha +eval +time +get +mget +set +setrange";

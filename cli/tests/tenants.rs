@@ -1,13 +1,11 @@
 //! The keys of `examples/per-tenant.yaml`, as `sluice run` enforces them.
-#![allow(clippy::unwrap_used)]
-
-mod process;
 
 use std::path::Path;
 
-use process::Run;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+
+use crate::process::Run;
 
 async fn status(run: &Run, host: &str, path: &str) -> u16 {
     let mut stream = TcpStream::connect(run.address).await.unwrap();

@@ -1,11 +1,8 @@
 //! The tiers of `examples/tiers.yaml`, as `sluice run` enforces them.
-#![allow(clippy::unwrap_used)]
-
-mod process;
 
 use std::path::Path;
 
-use process::{Run, get_with};
+use crate::process::{Run, get_with};
 
 /// Starts the example. Its shortest windows are so long that none ends, and differ from the others.
 async fn start() -> Run {

@@ -1,7 +1,5 @@
 //! Messages about values that others write so, and warnings about settings that are legal and not what was meant.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 use sluice_crds::Installation;
 use sluice_crds::manifest::load;
 

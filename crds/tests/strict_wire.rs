@@ -1,7 +1,5 @@
 //! The wire is strict: a sidecar nacks a policy with a field that it does not know, wherever that field is.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
 use std::path::Path;
 
 use serde_json::Value;

@@ -1,7 +1,4 @@
 //! Callers and clients of pages that are early, slow, silent or hostile.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
-
-mod support;
 
 use std::time::Duration;
 

@@ -1,7 +1,4 @@
 //! Checks of applications over HTTP: what they charge, and what is wrong with them.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
-
-mod support;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

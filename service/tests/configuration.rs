@@ -1,7 +1,4 @@
 //! ratelimit's rules: what is refused, and what stays in force then.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
-
-mod support;
 
 use sluice_service::compat::compile::{AlgorithmName, CompileOptions, compile};
 use sluice_service::compat::config::DomainConfig;

@@ -4,9 +4,6 @@
 //!
 //! ratelimit's answers are recorded. `make interop` asks it again, with `SLUICE_RATELIMIT` as the path of its binary;
 //! `SLUICE_RECORD=1` writes the file.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
-
-mod support;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

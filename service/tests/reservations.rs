@@ -1,7 +1,4 @@
 //! Reservations and their settlement, over HTTP and over the protocol of gateways.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
-
-mod support;
 
 use std::sync::Arc;
 

@@ -1,7 +1,4 @@
 //! Answers of the door `rls`, over real gRPC.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
-
-mod support;
 
 use std::time::{Duration, Instant};
 

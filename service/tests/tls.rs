@@ -1,7 +1,4 @@
 //! The certificates of the gRPC port.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
-
-mod support;
 
 use std::path::Path;
 use std::time::{Duration, Instant};

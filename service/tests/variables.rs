@@ -1,5 +1,4 @@
 //! ratelimit's environment variables.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

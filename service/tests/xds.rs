@@ -1,7 +1,4 @@
 //! Rules from an xDS server: a real stream of ADS, over mTLS and in plain text.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
-
-mod support;
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};

@@ -1,24 +1,22 @@
 //! Applications in a pod that listen on its addresses, or on `::1`. The pod is a network namespace of its own, in which this
 //! binary runs again.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helper functions of tests unwrap too")]
-
-mod support;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use sluice_sidecar::{Options, Route, Sidecar};
-use support::{get, page};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+
+use crate::support::{get, page};
 
 /// Set where this binary runs in a network namespace of its own.
 const INSIDE: &str = "SLUICE_TEST_POD";
 const IPV4: &str = "10.55.0.5";
 const IPV6: &str = "fd00:55::5";
 
-/// Runs a test of this binary in a network namespace with these addresses, as a pod has them.
+/// Runs a test of this module in a network namespace with these addresses, as a pod has them.
 fn in_pod(test: &str, addresses: &[&str]) {
     let mut setup =
         vec!["ip link set lo up".to_owned(), "ip link add eth0 type veth peer name node0".to_owned()];
@@ -30,7 +28,8 @@ fn in_pod(test: &str, addresses: &[&str]) {
     // An address cannot be reached before both ends of the link have noticed each other.
     setup.push("until ip link show eth0 | grep -q LOWER_UP; do sleep 0.01; done".to_owned());
     let program = std::env::current_exe().unwrap();
-    let script = format!("{} && exec \"$0\" --exact {test} --nocapture", setup.join(" && "));
+    let script =
+        format!("{} && exec \"$0\" --exact application_addresses::{test} --nocapture", setup.join(" && "));
     let output = Command::new("unshare")
         .args(["--user", "--map-root-user", "--net", "sh", "-c", &script])
         .arg(program)
@@ -118,7 +117,9 @@ async fn without_an_ipv6_address_of_the_pod_the_trusted_one_of_the_loopback_is_n
 
 #[tokio::test]
 async fn a_pod_with_ipv6_alone_is_served() {
-    let Some(pod) = pod() else { return in_pod("a_pod_with_ipv6_alone_is_served", &[IPV6]) };
+    let Some(pod) = pod() else {
+        return in_pod("a_pod_with_ipv6_alone_is_served", &[IPV6]);
+    };
     // Kubelet probes the address of the pod, and clients connect to it.
     let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
     let (port, _) = application("::").await;

@@ -1,14 +1,12 @@
 //! The pages of the debug port: the clients that limits deny most, what a client has left, and what limits do about a
 //! request.
-#![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
-
-mod support;
 
 use serde_json::{Value, json};
 use sluice_config::store_access::StoreChoice;
 use sluice_sidecar::Sidecar;
 use sluice_store::{Clock, KeyHash};
-use support::*;
+
+use crate::support::*;
 
 /// Asks a page a question, and returns status and body.
 async fn ask(sidecar: &Sidecar, path: &str, question: &str) -> (u16, String) {

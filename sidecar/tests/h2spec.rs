@@ -1,10 +1,8 @@
 //! Conformance of HTTP/2, by h2spec. `SLUICE_H2SPEC` is its path, as tests/node/h2spec.sh prints it.
-#![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
 
-mod support;
-
-use support::*;
 use tokio::process::Command;
+
+use crate::support::*;
 
 #[tokio::test]
 async fn all_tests_of_h2spec_pass() {

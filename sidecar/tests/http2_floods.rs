@@ -1,14 +1,11 @@
 //! HTTP/2 clients that send frames by hand: each flood ends its connection or is bounded, and another client is
 //! answered throughout.
-#![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
-
-mod support;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use support::frames::{self, Raw};
-use support::*;
+use crate::support::frames::{self, Raw};
+use crate::support::*;
 
 /// Sends frames until the connection ends, and requests of an honest client meanwhile.
 async fn ends(address: SocketAddr, mut flood: impl FnMut(u32) -> Vec<u8>) {

@@ -2,13 +2,10 @@
 //! client is answered throughout, and its memory returns.
 //!
 //! `SLUICE_PRESSURE_SECONDS` is the duration of each shape; `make pressure` sets 60 and prints the figures.
-#![allow(clippy::unwrap_used, missing_docs, reason = "helper functions of tests unwrap too")]
 
 mod applications;
 mod cgroup;
 mod shapes;
-#[path = "../support/mod.rs"]
-mod support;
 mod unread;
 
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,16 +1,14 @@
 //! The sidecar as a process: from its arguments, through an operator's session, to its end by a signal.
-#![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
-
-mod support;
 
 use std::net::SocketAddr;
 use std::process::Stdio;
 
-use support::operator::Operator;
-use support::*;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::net::TcpListener;
 use tokio::process::{Child, ChildStderr, Command};
+
+use crate::support::operator::Operator;
+use crate::support::*;
 
 struct Process {
     child: Child,

@@ -1,7 +1,4 @@
 //! Requests whose clients leave while the application works on them: they count until it has finished.
-#![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
-
-mod support;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -17,11 +14,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use sluice_config::store_access::StoreChoice;
 use sluice_sidecar::Sidecar;
-use support::*;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
+
+use crate::support::*;
 
 /// Longest time that anything here may take on a busy machine.
 const BOUND: Duration = Duration::from_secs(60);

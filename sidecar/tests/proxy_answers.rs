@@ -1,14 +1,13 @@
 //! Responses to denied requests, as `onLimit` describes them.
 
-mod support;
-
 use std::net::SocketAddr;
 
 use http::uri::PathAndQuery;
 use serde_json::json;
 use sluice_config::store_access::StoreChoice;
-use support::*;
 use tonic_types::StatusExt as _;
+
+use crate::support::*;
 
 /// Time of the sidecars' clock, which does not move, in seconds since the Unix epoch.
 const NOW: u64 = 1_700_000_000 / 60 * 60;

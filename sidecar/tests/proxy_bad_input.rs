@@ -1,8 +1,6 @@
 //! Invalid requests, sent as raw bytes: the proxy refuses them, does not panic, and forwards nothing of them.
 
-mod support;
-
-use support::*;
+use crate::support::*;
 
 /// Sends raw bytes to a new sidecar. Returns the response and the application.
 async fn sent(bytes: &[u8]) -> (HttpResponse, Application) {

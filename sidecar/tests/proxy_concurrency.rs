@@ -1,8 +1,5 @@
 //! Concurrency limits in the proxy, with counters in memory: which requests are admitted, and when a slot is
 //! free again.
-#![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
-
-mod support;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,10 +8,11 @@ use std::time::Duration;
 
 use sluice_config::store_access::StoreChoice;
 use sluice_sidecar::Sidecar;
-use support::*;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
+
+use crate::support::*;
 
 /// Returns a limit in JSON: `max` concurrent requests for each `x-api-key`.
 fn concurrent(name: &str, max: u64, mode: &str) -> String {

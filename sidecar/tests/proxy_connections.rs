@@ -1,9 +1,6 @@
 //! Connections: timeouts, the maximum number, addresses, and isolation of clients from each other.
-#![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
 
 mod proxy_protocol;
-#[path = "../support/mod.rs"]
-mod support;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -15,10 +12,11 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use support::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
+
+use crate::support::*;
 
 fn request(path: &str) -> Request<Full<Bytes>> {
     Request::builder().uri(format!("http://a{path}")).body(Full::default()).unwrap()

@@ -1,13 +1,12 @@
 //! Delays of leaky buckets in the proxy: how long requests wait, and what happens when their clients
 //! disconnect.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
 use sluice_config::store_access::StoreChoice;
 use sluice_sidecar::Sidecar;
-use support::*;
+
+use crate::support::*;
 
 /// Returns a limit in JSON: one request per `period` for each `x-api-key`, after a delay of at most
 /// `max_wait`, both in milliseconds.

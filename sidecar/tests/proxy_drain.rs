@@ -1,13 +1,12 @@
 //! The start and the end of a sidecar, and what its admin port reports meanwhile.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use support::*;
 use tokio::net::{TcpListener, TcpStream};
+
+use crate::support::*;
 
 #[tokio::test]
 async fn the_admin_port_serves_health_and_metrics_and_nothing_else() {

@@ -1,15 +1,13 @@
 //! Elastic limits: the boosted rates apply while the application has spare capacity, to the same counters.
-#![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
-
-mod support;
 
 use std::time::Duration;
 
 use sluice_sidecar::Sidecar;
-use support::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+
+use crate::support::*;
 
 /// A limit of 3 per hour, boosted to 5 while less than half of a capacity of 2 is used.
 const ELASTIC: &str = r#"{"name":"l","mode":"Enforce","onMissing":"Shared","key":[{"header":"x-api-key"}],

@@ -1,10 +1,9 @@
 //! Effects of limits on requests, and the responses that clients get.
 
-mod support;
-
 use http::StatusCode;
 use sluice_config::store_access::{StoreChoice, StoreChoices};
-use support::*;
+
+use crate::support::*;
 
 #[tokio::test]
 async fn a_request_beyond_the_limit_is_denied_with_the_reason_and_the_time_to_wait() {

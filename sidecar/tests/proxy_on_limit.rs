@@ -1,11 +1,10 @@
 //! Requests over a limit that are not just rejected: they wait, are marked, or block their client.
-#![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
+
+use crate::support;
 
 mod block;
 mod mark;
 mod queue;
-#[path = "../support/mod.rs"]
-mod support;
 
 /// Returns a limit in JSON: `requests` per `period` milliseconds for each `x-api-key`. `kind` holds further members of its rates, and
 /// `extra` further members of the limit; both have a leading comma.

@@ -1,13 +1,11 @@
 //! A sidecar without its policies, its store or its application: what it does, and what it tells.
-#![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
-
-mod support;
 
 use std::time::Duration;
 
 use sluice_config::store_access::StoreChoice;
 use sluice_sidecar::{Options, Route, Sidecar, StartupPolicy};
-use support::*;
+
+use crate::support::*;
 
 /// Starts a sidecar with options of the test, which has received no policies.
 fn start(application: &Application, tune: impl FnOnce(&mut Options)) -> Sidecar {

@@ -1,21 +1,19 @@
 //! Requests and responses that pass through: headers, bodies, connections to the application, upgrades,
 //! HTTP/2.
-#![allow(clippy::unwrap_used, reason = "helper functions of tests unwrap too")]
 
 mod early_answers;
 mod http2;
 mod http2_permits;
-#[path = "../support/mod.rs"]
-mod support;
 
 use http::Version;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use support::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+
+use crate::support::*;
 
 #[tokio::test]
 async fn the_application_receives_the_request_without_hop_by_hop_headers() {

@@ -1,9 +1,6 @@
 //! Charges that the outcome of a request corrects: by its status, by a cost in its response, and by the length of its body.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helper functions of tests unwrap too")]
 
 mod application;
-#[path = "../support/mod.rs"]
-mod support;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +9,10 @@ use http::{HeaderValue, Request};
 use http_body_util::{BodyExt as _, Full};
 use sluice_config::PreparedPolicy;
 use sluice_sidecar::Sidecar;
-use support::*;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
+
+use crate::support::*;
 
 /// Returns a policy of one limit of 100 in a long time. `of_rates` holds further members of its rates, with a leading comma.
 fn policy_of(mode: &str, of_rates: &str) -> Arc<PreparedPolicy> {

@@ -1,15 +1,10 @@
 //! Counting in a real Redis: quota leases, remembered denials, and local quota while Redis is down.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helper functions of tests unwrap too")]
 
 mod metrics;
 mod on_limit;
-#[path = "../../../store/tests/support/mod.rs"]
-mod server;
 mod settle;
 mod several;
 mod slots;
-#[path = "../support/mod.rs"]
-mod support;
 mod tiers;
 
 use std::collections::BTreeMap;
@@ -17,12 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use server::{Redis, eventually};
 use sluice_config::PreparedPolicy;
 use sluice_config::message::Replica;
 use sluice_config::store_access::StoreChoice;
 use sluice_sidecar::Sidecar;
-use support::*;
+
+use crate::server::{Redis, eventually};
+use crate::support::*;
 
 /// The longest period: no test ends in a later window than it began in.
 const YEAR: u64 = 366 * 24 * 3_600_000;

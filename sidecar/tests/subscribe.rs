@@ -1,7 +1,4 @@
 //! The sidecar's session with the operator: how events take effect, and what is reported.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helper functions of tests unwrap too")]
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,8 +10,9 @@ use sluice_config::message::{PolicyReport, Report, StoreReport};
 use sluice_engine::session::Subscriber;
 use sluice_sidecar::Sidecar;
 use sluice_store::FaultCause;
-use support::operator::{Operator, message};
-use support::*;
+
+use crate::support::operator::{Operator, message};
+use crate::support::*;
 
 /// A sidecar that follows an operator.
 struct Following {

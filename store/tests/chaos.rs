@@ -7,15 +7,13 @@
 //! - No period admits more than the algorithm allows, plus one window each time that Redis loses its data.
 //! - The store reports the fault, and recovers without help.
 //!
-//! Each case prints rows of one table; `cargo test -p sluice-store --test chaos -- --nocapture` shows them.
+//! Each case prints rows of one table; `cargo test -p sluice-store --test integration chaos:: -- --nocapture` shows them.
 //!
 //! - [`load`]: the callers and their results.
 //! - [`case`]: a case and its faults.
 //! - [`verdict`]: the table and the assertions.
 //! - [`proxy`]: a proxy to Redis that injects faults.
 //! - [`process`], [`network`], [`invalid_replies`], [`versions`], [`clock`]: the cases.
-
-#![allow(missing_docs, clippy::unwrap_used)]
 
 mod case;
 mod clock;
@@ -24,15 +22,13 @@ mod load;
 mod network;
 mod process;
 mod proxy;
-#[path = "../support/mod.rs"]
-mod support;
 mod verdict;
 mod versions;
 
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex};
 
-use support::Redis;
+use crate::support::Redis;
 
 /// Maximum number of concurrent cases. More would disturb each other's measurements.
 const MAX_RUNNING: usize = 2;

@@ -3,12 +3,6 @@
 //!
 //! The tests print a table of the admitted checks and the counters.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,7 +15,10 @@ use sluice_store::check::{Records, decide};
 use sluice_store::{
     CheckRequest, CheckResponse, Clock, Counter, KeyHash, LimitSpec, MemoryStore, RedisOptions, RedisStore,
 };
-use support::Redis;
+
+use crate::support::Redis;
+
+crate::servers::pass_with_other_servers!();
 
 const STORES: usize = 8;
 const CLIENTS: usize = 200;

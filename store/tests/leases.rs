@@ -1,11 +1,5 @@
 //! Quota leases against a real server: many holders, each with its own connection.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -16,7 +10,10 @@ use sluice_store::{
     Consistency, KeyHash, LeaseMetrics, LimitPlan, LimitSpec, Limiter, LimiterOptions, OnStoreFailure,
     PlannedCounter, RedisOptions, RedisStore, Replica, Replicas, Reservation, Source, StoreHealth,
 };
-use support::{Redis, eventually};
+
+use crate::support::{Redis, eventually};
+
+crate::servers::pass_with_other_servers!();
 
 const KEY: KeyHash = KeyHash(0x1234_5678_9abc_def0_0fed_cba9_8765_4321);
 

@@ -1,12 +1,6 @@
 //! Local quota against a real server that can be cut off, stopped and killed: how much is admitted without
 //! it, and that its recovery admits no burst.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,9 +10,12 @@ use sluice_store::{
     PlannedCounter, RedisOptions, RedisStore, Replica, Replicas, Reservation, Source, StoreError,
     StoreHealth,
 };
-use support::{Redis, eventually};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+
+use crate::support::{Redis, eventually};
+
+crate::servers::pass_with_other_servers!();
 
 /// The longest period. A test crosses the end of such a window only in a few seconds of a year.
 const YEAR: u64 = sluice_limiter::MAX_PERIOD_MS;

@@ -1,27 +1,21 @@
 //! The Redis store with a real cluster of three masters with one replica each: exact under load from several
 //! stores, while a hash slot moves, and while a master fails.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/checks.rs"]
-mod checks;
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use checks::{admitted, check, counter, failing, healthy, limit, patient, patient_store, used};
-use cluster::{Cluster, rows};
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::Secret;
 use sluice_store::{Counter, LimitSpec, RedisOptions, RedisStore, StoreError, StoreHealth};
-use support::{eventually, quiet_port};
+
+use crate::checks::{admitted, check, counter, failing, healthy, limit, patient, patient_store, used};
+use crate::cluster::{Cluster, rows};
+use crate::support;
+use crate::support::{eventually, quiet_port};
+
+crate::servers::pass_with_other_servers!();
 
 fn start(cluster: &Cluster, budget: Duration) -> Arc<RedisStore> {
     Arc::new(RedisStore::start(RedisOptions { latency_budget: budget, ..patient(&cluster.url()) }).unwrap())

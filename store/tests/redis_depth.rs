@@ -1,18 +1,13 @@
 //! The number of calls that the Redis store has in flight. The server is stopped, so that no call completes.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/checks.rs"]
-mod checks;
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-
 use std::sync::Arc;
 
-use checks::{check, counter, healthy, limit, patient_store};
 use sluice_store::RedisStore;
-use support::{Redis, eventually};
+
+use crate::checks::{check, counter, healthy, limit, patient_store};
+use crate::support::{Redis, eventually};
+
+crate::servers::pass_with_other_servers!();
 
 /// Sends concurrent checks of different keys. Each handle returns whether its check is admitted.
 fn send(store: &Arc<RedisStore>, keys: std::ops::Range<u128>) -> Vec<tokio::task::JoinHandle<bool>> {

@@ -12,21 +12,18 @@
 //!
 //! `SLUICE_DIFFERENTIAL_CHECKS` sets the number of compared checks. `SLUICE_SEED` repeats a run.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
 mod comparison;
 mod encoding;
 mod mutants;
-#[path = "../support/servers.rs"]
-mod servers;
-#[path = "../support/mod.rs"]
-mod support;
 mod world;
 
 use comparison::run;
 use sluice_store::redis::Script;
-use support::Redis;
 use world::{Focus, World};
+
+use crate::support::Redis;
+
+crate::servers::pass_with_other_servers!();
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|value| value.parse().expect("an integer"))

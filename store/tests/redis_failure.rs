@@ -1,27 +1,22 @@
 //! The Redis store with servers that are down, slow, full, read-only or send invalid replies.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/checks.rs"]
-mod checks;
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use checks::{
-    admitted, check, counter, decide, failing, failures, healthy, limit, patient, patient_store, quick_store,
-    stored,
-};
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::Secret;
 use sluice_store::{RedisOptions, RedisStore, StoreError, StoreHealth};
-use support::{Redis, eventually, quiet_port};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::checks::{
+    admitted, check, counter, decide, failing, failures, healthy, limit, patient, patient_store, quick_store,
+    stored,
+};
+use crate::support::{Redis, eventually, quiet_port};
+
+crate::servers::pass_with_other_servers!();
 
 #[tokio::test]
 async fn store_recovers_when_redis_restarts_empty() {

@@ -3,26 +3,22 @@
 //!
 //! `SLUICE_FLOOD_KEYS` sets the number of keys of the flood.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/checks.rs"]
-mod checks;
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use checks::{admitted, check, counter, decide, healthy, patient, patient_store, rate};
 use redis::Commands;
 use sluice_limiter::{Algorithm, Burst, MAX_PERIOD_MS};
 use sluice_store::{
     Consistency, Counter, KeyHash, LimitPlan, LimitSpec, Limiter, LimiterOptions, OnStoreFailure,
     PlannedCounter, RedisOptions, RedisStore, Replica, Replicas, Settlement, Source,
 };
-use support::{Redis, eventually};
+
+use crate::checks::{admitted, check, counter, decide, healthy, patient, patient_store, rate};
+use crate::support;
+use crate::support::{Redis, eventually};
+
+crate::servers::pass_with_other_servers!();
 
 /// A limit per longest period, with a maximum number of keys.
 fn limit(scope: &str, requests: u64, max_keys: u64) -> Arc<LimitSpec> {

@@ -1,24 +1,19 @@
 //! The log lines about a Redis that rejects the store's user. There is only one test, in a process of its
 //! own: tracing caches for all threads whether a log statement is enabled.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/checks.rs"]
-mod checks;
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
-use checks::{failing, healthy, patient_store};
 use sluice_store::StoreHealth;
 use sluice_store::failure::StoreFault;
-use support::{Redis, eventually};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
+
+use crate::checks::{failing, healthy, patient_store};
+use crate::support::{Redis, eventually};
+
+crate::servers::pass_with_other_servers!();
 
 /// Collects the store's warnings.
 #[derive(Clone, Default)]

@@ -1,23 +1,19 @@
 //! Counters that Redis has lost are counted, and those that a reset or the time has removed are not.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/checks.rs"]
-mod checks;
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use checks::{healthy, patient, rate};
 use sluice_limiter::{Algorithm, Alignment, MAX_PERIOD_MS};
 use sluice_store::{
     Consistency, Eviction, KeyHash, LimitPlan, LimitSpec, Limiter, LimiterOptions, OnStoreFailure,
     PlannedCounter, RedisStore, Replica, Replicas,
 };
-use support::{Redis, eventually};
+
+use crate::checks::{healthy, patient, rate};
+use crate::support;
+use crate::support::{Redis, eventually};
+
+crate::servers::pass_with_other_servers!();
 
 /// Half a year: a window ends during a test only twice a year.
 const LONG: u64 = MAX_PERIOD_MS / 2;

@@ -1,18 +1,13 @@
 //! Stores that wait for a Redis: one that comes up late, restarts, or reads its data from disk, and many of them
 //! at the same time.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/checks.rs"]
-mod checks;
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-
-use checks::{admitted, counter, failing, healthy, limit, patient_store};
 use sluice_store::StoreHealth;
 use sluice_store::failure::StoreFault;
-use support::{Redis, eventually, quiet_port};
+
+use crate::checks::{admitted, counter, failing, healthy, limit, patient_store};
+use crate::support::{Redis, eventually, quiet_port};
+
+crate::servers::pass_with_other_servers!();
 
 /// Returns the number of connections that a server has accepted, those of this function included.
 fn connections(redis: &Redis) -> usize {

@@ -1,23 +1,18 @@
 //! Concurrent checks share calls, many of them as runs. In whatever way they are combined, their responses
 //! are the same as of consecutive checks.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/checks.rs"]
-mod checks;
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use checks::{check, healthy, patient_store};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use sluice_limiter::{Algorithm, Period, Rate, Requests};
 use sluice_store::{Counter, KeyHash, LimitSpec};
-use support::Redis;
+
+use crate::checks::{check, healthy, patient_store};
+use crate::support::Redis;
+
+crate::servers::pass_with_other_servers!();
 
 /// A limit whose windows end during a test only once a year.
 fn limit(scope: &str, requests: &[u64]) -> Arc<LimitSpec> {

@@ -1,25 +1,18 @@
 //! The Redis store behind three sentinels that monitor a master and its replica.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/checks.rs"]
-mod checks;
-#[path = "support/sentinel.rs"]
-mod sentinel;
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use checks::{admitted, check, counter, failing, healthy, limit, patient, patient_store, used};
 use redis::Value;
-use sentinel::Watched;
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::{Secret, StoreCredentials};
 use sluice_store::{RedisStore, StoreError, StoreHealth};
-use support::{Redis, eventually, quiet_port};
+
+use crate::checks::{admitted, check, counter, failing, healthy, limit, patient, patient_store, used};
+use crate::sentinel::Watched;
+use crate::support::{Redis, eventually, quiet_port};
+
+crate::servers::pass_with_other_servers!();
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn store_finds_the_master_and_follows_a_failover() {

@@ -1,26 +1,21 @@
 //! The Redis store against a real server.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/checks.rs"]
-mod checks;
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use checks::{
-    admitted, check, counter, decide, failing, failures, healthy, limit, limit_per, patient, patient_store,
-    stored,
-};
 use redis::Commands;
 use sluice_limiter::MAX_PERIOD_MS;
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::OptionsError;
 use sluice_store::{Counter, FaultCause, RedisStore, Settlement, StoreError, StoreHealth};
-use support::{Redis, eventually};
+
+use crate::checks::{
+    admitted, check, counter, decide, failing, failures, healthy, limit, limit_per, patient, patient_store,
+    stored,
+};
+use crate::support::{Redis, eventually};
+
+crate::servers::pass_with_other_servers!();
 
 const HOUR: u64 = 3_600_000;
 

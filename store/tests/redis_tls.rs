@@ -1,22 +1,14 @@
 //! The Redis store over TLS: the authorities that it trusts, and the certificate that it presents.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/checks.rs"]
-mod checks;
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-#[path = "support/tls.rs"]
-mod tls;
-
-use checks::{admitted, check, counter, failing, limit, patient};
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::{ClientCertificate, Endpoint, OptionsError, Tls, Topology};
 use sluice_store::{RedisOptions, RedisStore, StoreError};
-use tls::{Authority, Files, serve};
+
+use crate::checks::{admitted, check, counter, failing, limit, patient};
+use crate::cluster;
+use crate::tls::{Authority, Files, serve};
+
+crate::servers::pass_with_other_servers!();
 
 fn options(port: u16, authority: &Authority) -> RedisOptions {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();

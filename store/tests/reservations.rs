@@ -1,17 +1,8 @@
 //! Reservations, in memory and in Redis: never more is reserved than a limit has, and each is settled once, or stays charged.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-#[path = "support/checks.rs"]
-mod checks;
-#[path = "support/servers.rs"]
-mod servers;
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use checks::{healthy, patient, rate};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use sluice_limiter::{Algorithm, Burst, Holder, Period, SubWindows};
@@ -19,7 +10,11 @@ use sluice_store::{
     Clock, Consistency, KeyHash, LimitPlan, LimitSpec, Limiter, LimiterOptions, Lookup, MemoryStore,
     OnStoreFailure, PlannedCounter, RedisStore, Replica, Replicas, Settlement, Taking,
 };
-use support::Redis;
+
+use crate::checks::{healthy, patient, rate};
+use crate::support::Redis;
+
+crate::servers::pass_with_other_servers!();
 
 /// The number of a limit.
 const QUOTA: u64 = 1000;

@@ -2,21 +2,19 @@
 //!
 //! - [`peek`]: a look changes nothing.
 //! - [`reset`]: a reset client has its whole quota.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 mod peek;
 mod reset;
-#[path = "../support/servers.rs"]
-mod servers;
-#[path = "../support/mod.rs"]
-mod support;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_limiter::{Algorithm, Burst, Period, Rate, Requests};
 use sluice_store::{KeyHash, Limiter, LimiterOptions, RedisOptions, RedisStore};
-use support::Redis;
+
+use crate::support::Redis;
+
+crate::servers::pass_with_other_servers!();
 
 /// Generous, so that a loaded machine does not fail a test of something else.
 const BUDGET: Duration = Duration::from_secs(10);

@@ -199,7 +199,7 @@ async fn compare_with_the_docs(operator: &Operator, sidecars: &[&Sidecar], servi
     } else if text != expected {
         let wrong: Vec<_> = expected.lines().filter(|line| !text.contains(line)).collect();
         panic!(
-            "docs/metrics.md is out of date: run SLUICE_WRITE_DOCS=1 cargo test -p sluice-tests --test monitoring\n{wrong:#?}"
+            "docs/metrics.md is out of date: run SLUICE_WRITE_DOCS=1 cargo test -p sluice-tests --test integration monitoring::\n{wrong:#?}"
         );
     }
 }

@@ -65,7 +65,7 @@ impl Envoy {
         let folder = tempfile::tempdir().unwrap();
         let [routes, filter, admin] = [(); 3].map(|()| free_port());
         let (_, application) = application.rsplit_once(':').unwrap();
-        let yaml = include_str!("envoy.yaml")
+        let yaml = include_str!("service/envoy.yaml")
             .replace("@TRACING@", tracing)
             .replace("@COLLECTOR@", &collector.unwrap_or(1).to_string())
             .replace("@LISTEN@", &routes.to_string())

@@ -19,7 +19,7 @@ use sluice_tests::process::{Process, binary, free_port};
 use sluice_tests::wait::until;
 use tempfile::TempDir;
 
-use crate::caller::{Caller, write_server};
+use self::caller::{Caller, write_server};
 
 /// The name in the certificate of the gateway.
 const GATEWAY: &str = "spiffe://cluster.local/ns/gateways/sa/envoy";

@@ -1,11 +1,6 @@
 //! Store access on its way from the operator's arguments and the store's Secret to a sidecar, with a Redis
 //! that requires a client certificate. Also the store URLs that the operator rejects.
 
-#[path = "../../store/tests/support/mod.rs"]
-mod support;
-#[path = "../../store/tests/support/tls.rs"]
-mod tls;
-
 use std::process::Output;
 
 use k8s_openapi::ByteString;
@@ -18,7 +13,8 @@ use sluice_tests::components::{Operator, Redis, Sidecar};
 use sluice_tests::kubernetes::{ControlPlane, TestNamespace, wait_for_store};
 use sluice_tests::process::{binary, free_port};
 use sluice_tests::wait::{BOUND, until};
-use tls::{Authority, Files, serve};
+
+use crate::tls::{Authority, Files, serve};
 
 /// Creates a Secret, and its namespace unless it exists.
 async fn create_secret(plane: &ControlPlane, namespace: &str, name: &str, data: &[(&str, &str)]) {

@@ -9,7 +9,7 @@ use sluice_service::compat::config::DomainConfig;
 use sluice_service::run::Loader;
 use sluice_service::{Options, Service};
 
-use crate::{ask, send, sluice};
+use super::{ask, send, sluice};
 
 const RULES: &str = "
 domain: shop

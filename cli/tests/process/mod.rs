@@ -1,7 +1,5 @@
 //! `sluice run` as a child process of a test.
 
-#![allow(unreachable_pub, dead_code, reason = "shared by several tests, each of which uses a part")]
-
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
@@ -12,38 +10,38 @@ use tokio::process::{Child, Command};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::task::JoinHandle;
 
-pub mod signer;
+pub(crate) mod signer;
 
-pub const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
+pub(crate) const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
 
 /// The policy of the demo with another limit.
-pub fn policy(requests: &str) -> String {
+pub(crate) fn policy(requests: &str) -> String {
     include_str!("../../../examples/demo.yaml").replace("requests: 5", &format!("requests: {requests}"))
 }
 
 /// A running `sluice run` in front of an application that responds 200 to every request.
-pub struct Run {
+pub(crate) struct Run {
     child: Child,
     application: JoinHandle<()>,
     log: UnboundedReceiver<String>,
-    pub address: SocketAddr,
-    pub admin: SocketAddr,
-    pub debug: Option<SocketAddr>,
+    pub(crate) address: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    pub(crate) debug: Option<SocketAddr>,
 }
 
 impl Run {
-    pub async fn start(file: &Path, arguments: &[&str]) -> Self {
+    pub(crate) async fn start(file: &Path, arguments: &[&str]) -> Self {
         Self::start_with(file, arguments, &[]).await
     }
 
     /// Starts the process with environment variables.
-    pub async fn start_with(file: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+    pub(crate) async fn start_with(file: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let answer = |_: &str| "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned();
         Self::start_before(answer, file, arguments, environment).await
     }
 
     /// Starts the process in front of an application that answers each request by this function, which receives its head.
-    pub async fn start_before(
+    pub(crate) async fn start_before(
         answer: fn(&str) -> String,
         file: &Path,
         arguments: &[&str],
@@ -92,13 +90,13 @@ impl Run {
     }
 
     /// Ends the application, so that nobody can connect to it any more.
-    pub async fn end_application(&mut self) {
+    pub(crate) async fn end_application(&mut self) {
         self.application.abort();
         assert!((&mut self.application).await.unwrap_err().is_cancelled());
     }
 
     /// Waits for a line of the log that contains a text.
-    pub async fn logged(&mut self, part: &str) -> String {
+    pub(crate) async fn logged(&mut self, part: &str) -> String {
         loop {
             let line =
                 self.log.recv().await.unwrap_or_else(|| panic!("the process ended without logging {part:?}"));
@@ -109,14 +107,14 @@ impl Run {
     }
 
     /// Returns the limit that a response reports.
-    pub async fn limit(&self) -> String {
+    pub(crate) async fn limit(&self) -> String {
         let response = get(self.address, "/").await;
         let limit = response.lines().find_map(|line| line.strip_prefix("x-ratelimit-limit: "));
         limit.unwrap_or_else(|| panic!("{response}")).to_owned()
     }
 
     /// Ends the process with SIGTERM and returns the rest of its log.
-    pub async fn end(mut self) -> String {
+    pub(crate) async fn end(mut self) -> String {
         let id = self.child.id().unwrap();
         Command::new("sh").args(["-c", &format!("kill -TERM {id}")]).status().await.unwrap();
         let mut log = String::new();
@@ -129,17 +127,17 @@ impl Run {
 }
 
 /// Sends a GET request and returns the raw response.
-pub async fn get(address: SocketAddr, path: &str) -> String {
+pub(crate) async fn get(address: SocketAddr, path: &str) -> String {
     get_with(address, path, "").await
 }
 
 /// Sends a GET request with a header line, which must end with a line break, and returns the raw response.
-pub async fn get_with(address: SocketAddr, path: &str, header: &str) -> String {
+pub(crate) async fn get_with(address: SocketAddr, path: &str, header: &str) -> String {
     send(address, &format!("GET {path} HTTP/1.1\r\nhost: a\r\n{header}\r\n")).await
 }
 
 /// Sends a request that consists of a head, and returns the raw response.
-pub async fn send(address: SocketAddr, head: &str) -> String {
+pub(crate) async fn send(address: SocketAddr, head: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = head.replacen("\r\n\r\n", "\r\nconnection: close\r\n\r\n", 1);
     stream.write_all(request.as_bytes()).await.unwrap();

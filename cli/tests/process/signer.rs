@@ -7,18 +7,18 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
 /// An issuer's key.
-pub struct Signer {
+pub(crate) struct Signer {
     id: &'static str,
     key: EncodingKey,
 }
 
 impl Signer {
-    pub fn new(id: &'static str) -> Self {
+    pub(crate) fn new(id: &'static str) -> Self {
         let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         Self { id, key: EncodingKey::from_ec_der(&pair.serialize_der()) }
     }
 
-    pub fn jwk(&self) -> Value {
+    pub(crate) fn jwk(&self) -> Value {
         let mut jwk =
             serde_json::to_value(Jwk::from_encoding_key(&self.key, Algorithm::ES256).unwrap()).unwrap();
         jwk["kid"] = self.id.into();
@@ -26,7 +26,7 @@ impl Signer {
     }
 
     /// Returns the header with a token of a user.
-    pub fn token(&self, user: &str, tenant: Option<&str>) -> String {
+    pub(crate) fn token(&self, user: &str, tenant: Option<&str>) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let mut claims = json!({"iss": "https://id.example", "aud": "shop", "exp": now + 3600, "sub": user, "tenant": tenant});
         claims.as_object_mut().unwrap().retain(|_, value| !value.is_null());

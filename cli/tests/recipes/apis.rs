@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::client::Admitted::{AtLeast, Exactly};
-use crate::client::{Client, Requests, settled};
+use super::client::Admitted::{AtLeast, Exactly};
+use super::client::{Client, Requests, settled};
 use crate::process::Run;
 
 /// Requests to an API, and its responses to those that it denies.

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::client::Admitted::Exactly;
-use crate::client::{self, Client, Requests, settled, until_metric, upload};
+use super::client::Admitted::Exactly;
+use super::client::{self, Client, Requests, settled, until_metric, upload};
 use crate::process::signer::Signer;
 use crate::process::{Run, send};
 

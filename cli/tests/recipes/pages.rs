@@ -7,8 +7,8 @@ use sluice_limiter::{Algorithm, Bound, Period, Rate, Requests as Number, SubWind
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-use crate::client::Admitted::{AtLeast, Exactly};
-use crate::client::{Client, Requests, start, until_metric, upload};
+use super::client::Admitted::{AtLeast, Exactly};
+use super::client::{Client, Requests, start, until_metric, upload};
 use crate::process::signer::Signer;
 use crate::process::{self, Run};
 

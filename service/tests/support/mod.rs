@@ -1,12 +1,4 @@
 //! A service in this process, with its counters in memory and a clock that the test moves, and a caller.
-#![allow(
-    dead_code,
-    missing_docs,
-    unreachable_pub,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "each test uses a part"
-)]
 
 pub(crate) mod checks;
 

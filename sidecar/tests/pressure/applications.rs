@@ -13,7 +13,7 @@ use hyper_util::server::conn::auto;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 
-use crate::shapes::Application;
+use super::shapes::Application;
 use crate::support::frames;
 
 type Body = BoxBody<Bytes, std::convert::Infallible>;

@@ -11,9 +11,9 @@ use http::Request;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::cgroup::Cgroup;
-use crate::shapes::Application;
-use crate::{MEMORY, Sidecar, TIMEOUT};
+use super::cgroup::Cgroup;
+use super::shapes::Application;
+use super::{MEMORY, Sidecar, TIMEOUT};
 
 /// Streams of a connection, of which all but the last are not read.
 const STREAMS: usize = 200;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::http2::within;
+use super::http2::within;
 use crate::support::*;
 
 /// Starts an application that serves each connection with this function and the number of the connection.

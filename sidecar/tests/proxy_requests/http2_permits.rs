@@ -10,7 +10,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use sluice_sidecar::Sidecar;
 use tokio::net::TcpStream;
 
-use crate::http2::*;
+use super::http2::*;
 use crate::support::*;
 
 const STREAMS: usize = 200;

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::{YEAR, pod, policy, until_unreachable};
+use sluice_sidecar::Sidecar;
+
 use crate::server::Redis;
 use crate::support::*;
-use crate::{YEAR, pod, policy, until_unreachable};
-use sluice_sidecar::Sidecar;
 
 /// Returns the number of checks that the store failed to respond to because of this fault.
 fn faults(sidecar: &Sidecar, fault: &str) -> u64 {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use sluice_config::PreparedPolicy;
 use sluice_sidecar::Sidecar;
 
+use super::{YEAR, until_healthy};
 use crate::server::{Redis, eventually};
 use crate::support::*;
-use crate::{YEAR, until_healthy};
 
 /// Returns a policy of one limit of `requests` per `period`, with further members of its rates and of itself.
 fn policy(requests: u64, period: u64, kind: &str, extra: &str) -> Arc<PreparedPolicy> {

@@ -19,9 +19,9 @@ use sluice_config::store_access::StoreChoice;
 use sluice_sidecar::Sidecar;
 use tokio::net::TcpListener;
 
+use super::{YEAR, until_healthy};
 use crate::server::{Redis, eventually};
 use crate::support::*;
-use crate::{YEAR, until_healthy};
 
 const PODS: u32 = 8;
 const CLIENTS: usize = 200;

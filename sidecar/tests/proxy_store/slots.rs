@@ -1,8 +1,8 @@
 //! Slots in Redis, beside rates that something else counts.
 
+use super::{YEAR, counted, denied_by, pod, until_unreachable};
 use crate::server::{Redis, eventually};
 use crate::support::*;
-use crate::{YEAR, counted, denied_by, pod, until_unreachable};
 
 #[tokio::test]
 async fn slots_are_counted_in_the_store_whatever_counts_the_rates_beside_them() {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use sluice_config::PreparedPolicy;
 
+use super::{YEAR, pod, until_unreachable};
 use crate::server::Redis;
 use crate::support::{Application, get, prepare, redis_at};
-use crate::{YEAR, pod, until_unreachable};
 
 /// Returns a policy that admits 10 a year, and of the tier `gold` 40 a year and 30 in half a year.
 fn tiers(on_failure: &str) -> Arc<PreparedPolicy> {

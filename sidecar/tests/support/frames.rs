@@ -10,20 +10,20 @@ use tokio::sync::mpsc;
 
 use super::TEST_TIMEOUT;
 
-pub const DATA: u8 = 0;
-pub const HEADERS: u8 = 1;
-pub const PRIORITY: u8 = 2;
-pub const RST_STREAM: u8 = 3;
-pub const SETTINGS: u8 = 4;
-pub const PING: u8 = 6;
-pub const GOAWAY: u8 = 7;
-pub const WINDOW_UPDATE: u8 = 8;
-pub const CONTINUATION: u8 = 9;
-pub const END_STREAM: u8 = 1;
-pub const END_HEADERS: u8 = 4;
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const PRIORITY: u8 = 2;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
 
 /// Returns a frame.
-pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
     frame.extend([kind, flags]);
     frame.extend(stream.to_be_bytes());
@@ -32,7 +32,7 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the header block of a request: `GET http://a/`, or POST, which indexes of the static table name.
-pub fn head() -> Vec<u8> {
+pub(crate) fn head() -> Vec<u8> {
     let mut head = vec![0x80 | 3, 0x80 | 6, 0x80 | 4];
     // :authority without indexing.
     head.extend([0x01, 1, b'a']);
@@ -40,12 +40,12 @@ pub fn head() -> Vec<u8> {
 }
 
 /// Returns a literal header without indexing.
-pub fn header(name: &[u8], value: &[u8]) -> Vec<u8> {
+pub(crate) fn header(name: &[u8], value: &[u8]) -> Vec<u8> {
     literal(0x00, name, value)
 }
 
 /// Returns a literal header that enters the dynamic table, as its entry 62.
-pub fn indexed_header(name: &[u8], value: &[u8]) -> Vec<u8> {
+pub(crate) fn indexed_header(name: &[u8], value: &[u8]) -> Vec<u8> {
     literal(0x40, name, value)
 }
 
@@ -71,12 +71,12 @@ fn literal(kind: u8, name: &[u8], value: &[u8]) -> Vec<u8> {
 }
 
 /// Returns a POST request on a stream.
-pub fn request(stream: u32, ends: bool) -> Vec<u8> {
+pub(crate) fn request(stream: u32, ends: bool) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | if ends { END_STREAM } else { 0 }, stream, &head())
 }
 
 /// A connection on which frames are written by hand. What is received is read all the time.
-pub struct Raw {
+pub(crate) struct Raw {
     writer: OwnedWriteHalf,
     /// Kind, stream and payload of the frames that were received.
     frames: mpsc::UnboundedReceiver<(u8, u32, Vec<u8>)>,
@@ -84,7 +84,7 @@ pub struct Raw {
 
 impl Raw {
     /// Connects and sends the preface with empty settings.
-    pub async fn connect(address: SocketAddr) -> Self {
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
         let (mut reader, writer) = TcpStream::connect(address).await.unwrap().into_split();
         let (sender, frames) = mpsc::unbounded_channel();
         tokio::spawn(async move {
@@ -106,22 +106,22 @@ impl Raw {
     }
 
     /// Sends bytes. Fails if the other side has ended the connection.
-    pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         tokio::time::timeout(TEST_TIMEOUT, self.writer.write_all(bytes)).await.expect("not accepted in time")
     }
 
     /// Returns the next frame, or `None` at the end of the connection.
-    pub async fn next(&mut self) -> Option<(u8, u32, Vec<u8>)> {
+    pub(crate) async fn next(&mut self) -> Option<(u8, u32, Vec<u8>)> {
         tokio::time::timeout(TEST_TIMEOUT, self.frames.recv()).await.expect("no frame in time")
     }
 
     /// Waits until the connection ends.
-    pub async fn closed(&mut self) {
+    pub(crate) async fn closed(&mut self) {
         while self.next().await.is_some() {}
     }
 
     /// Waits until a stream or the connection is refused: by a reset, GOAWAY or an error status.
-    pub async fn refused(&mut self, of: u32) {
+    pub(crate) async fn refused(&mut self, of: u32) {
         while let Some((kind, stream, payload)) = self.next().await {
             match kind {
                 RST_STREAM if stream == of => return,

@@ -1,13 +1,5 @@
 //! Helpers of the sidecar's tests: an application that records its requests, a client of raw bytes, and
 //! policies.
-#![allow(
-    dead_code,
-    missing_docs,
-    unreachable_pub,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "each test uses a part"
-)]
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -30,20 +22,20 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-pub mod frames;
-pub mod operator;
+pub(crate) mod frames;
+pub(crate) mod operator;
 
 /// Fails a test that hangs. Nothing is measured against it.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An application that echoes bodies and records its requests.
-pub struct Application {
-    pub address: SocketAddr,
-    pub seen: Arc<Mutex<Vec<http::request::Parts>>>,
+pub(crate) struct Application {
+    pub(crate) address: SocketAddr,
+    pub(crate) seen: Arc<Mutex<Vec<http::request::Parts>>>,
 }
 
 impl Application {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -79,18 +71,18 @@ impl Application {
         Self { address, seen }
     }
 
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.seen.lock().unwrap().len()
     }
 
-    pub fn last(&self) -> http::request::Parts {
+    pub(crate) fn last(&self) -> http::request::Parts {
         self.seen.lock().unwrap().last().unwrap().clone()
     }
 }
 
 /// Returns a limit in JSON: `requests` per minute, with the header `x-api-key` as key. `extra` holds further
 /// members, with a leading comma.
-pub fn limit(name: &str, requests: u64, extra: &str) -> String {
+pub(crate) fn limit(name: &str, requests: u64, extra: &str) -> String {
     let mode = if extra.contains("\"mode\"") { "" } else { r#""mode":"Enforce","# };
     let missing = if extra.contains("onMissing") { "" } else { r#""onMissing":"Shared","# };
     format!(
@@ -100,26 +92,26 @@ pub fn limit(name: &str, requests: u64, extra: &str) -> String {
 }
 
 /// Returns a policy in JSON.
-pub fn policy_json(name: &str, on_store_failure: &str, limits: &[String]) -> String {
+pub(crate) fn policy_json(name: &str, on_store_failure: &str, limits: &[String]) -> String {
     format!(
         r#"{{"namespace":"shop","name":"{name}","mode":"Enforce","onStoreFailure":"{on_store_failure}","consistency":"Strict","ambiguousPaths":"Match","limits":[{}]}}"#,
         limits.join(",")
     )
 }
 
-pub fn prepare(json: &str) -> Arc<PreparedPolicy> {
+pub(crate) fn prepare(json: &str) -> Arc<PreparedPolicy> {
     let prepared = PreparedPolicy::from_json(json).unwrap();
     assert_eq!(prepared.hash, PolicyHash::of(json));
     Arc::new(prepared)
 }
 
 /// Returns a policy with these limits and `onStoreFailure: Allow`.
-pub fn policy(limits: &[String]) -> Arc<PreparedPolicy> {
+pub(crate) fn policy(limits: &[String]) -> Arc<PreparedPolicy> {
     prepare(&policy_json("checkout", "Allow", limits))
 }
 
 /// Starts a sidecar before this application. Its clock does not move.
-pub fn sidecar(upstream: SocketAddr) -> (Sidecar, Clock) {
+pub(crate) fn sidecar(upstream: SocketAddr) -> (Sidecar, Clock) {
     let clock = Clock::manual(1_700_000_000_000 / 60_000 * 60_000);
     let route =
         Route { listen: "127.0.0.1:0".parse().unwrap(), upstream: upstream.to_string().parse().unwrap() };
@@ -131,7 +123,7 @@ pub fn sidecar(upstream: SocketAddr) -> (Sidecar, Clock) {
 }
 
 /// Starts a sidecar with options of the test and no policies.
-pub fn sidecar_tuned(upstream: SocketAddr, tune: impl FnOnce(&mut Options)) -> Sidecar {
+pub(crate) fn sidecar_tuned(upstream: SocketAddr, tune: impl FnOnce(&mut Options)) -> Sidecar {
     let route =
         Route { listen: "127.0.0.1:0".parse().unwrap(), upstream: upstream.to_string().parse().unwrap() };
     let mut options = Options::new(vec![route]);
@@ -143,86 +135,91 @@ pub fn sidecar_tuned(upstream: SocketAddr, tune: impl FnOnce(&mut Options)) -> S
 }
 
 /// Opens an HTTP/2 connection. The handle completes when the connection ends.
-pub async fn http2(address: SocketAddr) -> (http2::SendRequest<Full<Bytes>>, JoinHandle<hyper::Result<()>>) {
+pub(crate) async fn http2(
+    address: SocketAddr,
+) -> (http2::SendRequest<Full<Bytes>>, JoinHandle<hyper::Result<()>>) {
     let stream = TcpStream::connect(address).await.unwrap();
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     (sender, tokio::spawn(connection))
 }
 
 /// Calls a gRPC method over a connection of its own, with this content type.
-pub async fn grpc_call(address: SocketAddr, content_type: &str) -> http::Response<hyper::body::Incoming> {
+pub(crate) async fn grpc_call(
+    address: SocketAddr,
+    content_type: &str,
+) -> http::Response<hyper::body::Incoming> {
     let call = http::Request::post("http://a/s/M").header("content-type", content_type);
     let (mut sender, _) = http2(address).await;
     sender.send_request(call.body(Full::default()).unwrap()).await.unwrap()
 }
 
 /// Starts a sidecar with these policies and a memory store. Its clock does not move.
-pub fn sidecar_with(upstream: SocketAddr, policies: &[Arc<PreparedPolicy>]) -> Sidecar {
+pub(crate) fn sidecar_with(upstream: SocketAddr, policies: &[Arc<PreparedPolicy>]) -> Sidecar {
     let (sidecar, _) = sidecar(upstream);
     publish(&sidecar, &StoreChoice::Memory, policies);
     sidecar
 }
 
 /// Returns the choice of a Redis as the store.
-pub fn redis_at(url: &str) -> StoreChoice {
+pub(crate) fn redis_at(url: &str) -> StoreChoice {
     // Generous, so that a slow machine does not exceed it.
     let latency_budget = Duration::from_secs(10);
     let redis = RedisOptions { latency_budget, ..RedisOptions::from_url(url).unwrap() };
     StoreChoice::Access(Box::new(StoreAccess { redis, key_secret: KeySecret::new([0; 16]) }))
 }
 
-pub fn publish(sidecar: &Sidecar, store: &StoreChoice, policies: &[Arc<PreparedPolicy>]) {
+pub(crate) fn publish(sidecar: &Sidecar, store: &StoreChoice, policies: &[Arc<PreparedPolicy>]) {
     let named: Vec<_> = policies.iter().map(|p| (format!("uid-{}", p.name), p.clone())).collect();
     assert_eq!(sidecar.publisher().publish(&StoreChoices::only(store.clone()), &named), []);
 }
 
 /// A response as it was received. Trailers are headers with the prefix `trailer `.
 #[derive(Debug)]
-pub struct HttpResponse {
-    pub status: u16,
-    pub headers: BTreeMap<String, String>,
-    pub body: String,
+pub(crate) struct HttpResponse {
+    pub(crate) status: u16,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: String,
 }
 
 impl HttpResponse {
-    pub fn header(&self, name: &str) -> &str {
+    pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", String::as_str)
     }
 
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.body).unwrap()
     }
 }
 
 /// A client that sends raw bytes and reads responses.
-pub struct Client(pub BufReader<TcpStream>);
+pub(crate) struct Client(pub BufReader<TcpStream>);
 
 impl Client {
-    pub async fn connect(address: SocketAddr) -> Self {
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         Self(BufReader::new(stream))
     }
 
-    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.0.get_mut().write_all(bytes.as_ref()).await.unwrap();
     }
 
-    pub async fn get(&mut self, headers: &str) -> HttpResponse {
+    pub(crate) async fn get(&mut self, headers: &str) -> HttpResponse {
         self.send(format!("GET / HTTP/1.1\r\nhost: a\r\n{headers}\r\n")).await;
         self.response().await
     }
 
-    pub async fn response(&mut self) -> HttpResponse {
+    pub(crate) async fn response(&mut self) -> HttpResponse {
         self.response_to("GET").await
     }
 
     /// Reads the response to a request of this method.
-    pub async fn response_to(&mut self, method: &str) -> HttpResponse {
+    pub(crate) async fn response_to(&mut self, method: &str) -> HttpResponse {
         tokio::time::timeout(TEST_TIMEOUT, self.read_response(method)).await.expect("no response in time")
     }
 
-    pub async fn line(&mut self) -> String {
+    pub(crate) async fn line(&mut self) -> String {
         let mut line = Vec::new();
         tokio::time::timeout(TEST_TIMEOUT, self.0.read_until(b'\n', &mut line))
             .await
@@ -269,7 +266,7 @@ impl Client {
     }
 
     /// Waits for the end of the connection, and discards what is received before.
-    pub async fn closed(mut self) {
+    pub(crate) async fn closed(mut self) {
         let mut rest = Vec::new();
         let end = tokio::time::timeout(TEST_TIMEOUT, self.0.read_to_end(&mut rest))
             .await
@@ -280,25 +277,25 @@ impl Client {
 }
 
 /// Sends a request on a new connection.
-pub async fn get(address: SocketAddr, headers: &str) -> HttpResponse {
+pub(crate) async fn get(address: SocketAddr, headers: &str) -> HttpResponse {
     Client::connect(address).await.get(headers).await
 }
 
 /// Requests a page of an admin port.
-pub async fn page(address: SocketAddr, path: &str) -> HttpResponse {
+pub(crate) async fn page(address: SocketAddr, path: &str) -> HttpResponse {
     let mut client = Client::connect(address).await;
     client.send(format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")).await;
     client.response().await
 }
 
 /// Returns the value of a metric, found by the beginning of its line.
-pub fn metric(text: &str, name: &str) -> u64 {
+pub(crate) fn metric(text: &str, name: &str) -> u64 {
     let line = text.lines().find(|line| line.starts_with(name));
     line.and_then(|line| line.rsplit(' ').next()).map_or(0, |value| value.parse().unwrap())
 }
 
 /// Waits until the sidecar has ended so many connections for a reason. A connection is counted just after its end.
-pub async fn ended(sidecar: &Sidecar, reason: &str, connections: u64) {
+pub(crate) async fn ended(sidecar: &Sidecar, reason: &str, connections: u64) {
     let name = format!("sluice_ended_connections_total{{reason=\"{reason}\"}}");
     let counted = async {
         while metric(&sidecar.metrics(), &name) < connections {
@@ -310,7 +307,7 @@ pub async fn ended(sidecar: &Sidecar, reason: &str, connections: u64) {
 }
 
 /// Starts an application that responds with bodies of this size.
-pub async fn responding(size: usize) -> SocketAddr {
+pub(crate) async fn responding(size: usize) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let body = Bytes::from(vec![b'a'; size]);

@@ -21,49 +21,49 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
-pub struct Operator {
-    pub url: String,
-    pub files: tempfile::TempDir,
-    pub sessions: UnboundedReceiver<Session>,
+pub(crate) struct Operator {
+    pub(crate) url: String,
+    pub(crate) files: tempfile::TempDir,
+    pub(crate) sessions: UnboundedReceiver<Session>,
     /// The reports, with the names of their sessions.
-    pub reports: UnboundedReceiver<(String, Report)>,
+    pub(crate) reports: UnboundedReceiver<(String, Report)>,
     /// Number of connections that it has accepted.
-    pub connections: Arc<AtomicUsize>,
+    pub(crate) connections: Arc<AtomicUsize>,
 }
 
 /// A session that a sidecar opened. Dropping it ends the session.
-pub struct Session {
-    pub name: String,
-    pub last_event_id: Option<String>,
-    pub authorization: String,
+pub(crate) struct Session {
+    pub(crate) name: String,
+    pub(crate) last_event_id: Option<String>,
+    pub(crate) authorization: String,
     events: UnboundedSender<String>,
 }
 
 impl Session {
-    pub fn raw(&self, text: impl Into<String>) {
+    pub(crate) fn raw(&self, text: impl Into<String>) {
         self.events.send(text.into()).unwrap();
     }
 
-    pub fn event(&self, kind: &str, id: &str, data: &serde_json::Value) {
+    pub(crate) fn event(&self, kind: &str, id: &str, data: &serde_json::Value) {
         self.raw(format!("event: {kind}\nid: {id}\ndata: {data}\n\n"));
     }
 
-    pub fn credentials(&self, id: &str) {
+    pub(crate) fn credentials(&self, id: &str) {
         self.event("credentials", id, &credentials());
     }
 
     /// Sends the whole map of policies.
-    pub fn policies(&self, id: &str, policies: &[(&str, &str)]) {
+    pub(crate) fn policies(&self, id: &str, policies: &[(&str, &str)]) {
         self.event("policies", id, &message(true, policies));
     }
 }
 
 /// Returns access to a store in the sidecar's memory.
-pub fn credentials() -> serde_json::Value {
+pub(crate) fn credentials() -> serde_json::Value {
     serde_json::json!({"version": 1, "stores": {"default": "memory"}})
 }
 
-pub fn message(full: bool, policies: &[(&str, &str)]) -> serde_json::Value {
+pub(crate) fn message(full: bool, policies: &[(&str, &str)]) -> serde_json::Value {
     let published = policies.iter().map(|&(uid, json)| {
         // The JSON of an event has no line breaks, which the test's JSON may have.
         let policy: serde_json::Value = serde_json::from_str(json).unwrap();
@@ -75,7 +75,7 @@ pub fn message(full: bool, policies: &[(&str, &str)]) -> serde_json::Value {
 }
 
 impl Operator {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let ca_key = KeyPair::generate().unwrap();
         let mut ca = CertificateParams::new(Vec::new()).unwrap();
         ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -127,20 +127,20 @@ impl Operator {
         Self { url, files, sessions, reports, connections }
     }
 
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         let file = |name| -> PathBuf { self.files.path().join(name) };
         Client::new(&self.url, file("ca.crt"), file("token")).unwrap()
     }
 
-    pub async fn session(&mut self) -> Session {
+    pub(crate) async fn session(&mut self) -> Session {
         self.sessions.recv().await.unwrap()
     }
 
-    pub async fn report(&mut self) -> Report {
+    pub(crate) async fn report(&mut self) -> Report {
         self.report_of_session().await.1
     }
 
-    pub async fn report_of_session(&mut self) -> (String, Report) {
+    pub(crate) async fn report_of_session(&mut self) -> (String, Report) {
         self.reports.recv().await.unwrap()
     }
 }

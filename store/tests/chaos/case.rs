@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sluice_store::failure::StoreFault;
 
-use crate::load::Load;
+use super::load::Load;
 use crate::support::until;
 
 /// The default latency budget.

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use redis::Commands;
 use sluice_store::redis::Script;
 
-use crate::case::Case;
-use crate::proxy::Proxy;
+use super::case::Case;
+use super::proxy::Proxy;
+use super::verdict::Timeouts;
+use super::{Server, permit};
 use crate::support::until;
-use crate::verdict::Timeouts;
-use crate::{Server, permit};
 
 const PATIENT: Duration = Duration::from_secs(1);
 const DAY: i64 = 86_400;

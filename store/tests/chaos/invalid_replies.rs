@@ -5,12 +5,12 @@ use std::time::Duration;
 use sluice_store::failure::StoreFault::{self, Nonsense, ReadOnly, Refused, Slow, Unreachable};
 use sluice_store::{CheckRequest, Counter, RedisOptions, RedisStore, StoreError};
 
-use crate::case::{BUDGET, Case};
-use crate::load::{UNLIMITED, counter, limits};
-use crate::proxy::{Damage, Mode, Proxy};
+use super::case::{BUDGET, Case};
+use super::load::{UNLIMITED, counter, limits};
+use super::proxy::{Damage, Mode, Proxy};
+use super::verdict::Timeouts;
+use super::{Server, permit};
 use crate::support::eventually;
-use crate::verdict::Timeouts;
-use crate::{Server, permit};
 
 const LOADED: Duration = Duration::from_millis(1_500);
 

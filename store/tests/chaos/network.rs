@@ -5,10 +5,10 @@ use std::time::Duration;
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::LATENCY_BOUNDS_US;
 
-use crate::case::{BUDGET, Case};
-use crate::proxy::{Mode, Proxy};
-use crate::verdict::Timeouts;
-use crate::{Server, permit};
+use super::case::{BUDGET, Case};
+use super::proxy::{Mode, Proxy};
+use super::verdict::Timeouts;
+use super::{Server, permit};
 
 const LOADED: Duration = Duration::from_millis(1_500);
 const NO_DELAY: Duration = Duration::ZERO;

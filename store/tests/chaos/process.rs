@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use sluice_store::failure::StoreFault;
 
-use crate::case::{BUDGET, Case};
+use super::case::{BUDGET, Case};
+use super::verdict::Timeouts;
+use super::{Server, permit};
 use crate::support::until;
-use crate::verdict::Timeouts;
-use crate::{Server, permit};
 
 const LOADED: Duration = Duration::from_millis(1_500);
 

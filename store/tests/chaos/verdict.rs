@@ -7,8 +7,8 @@ use redis::Connection;
 use sluice_store::StoreError;
 use sluice_store::failure::StoreFault;
 
-use crate::case::Case;
-use crate::load::{CheckResult, FIXED, Log, Outcome, PERIODS, REQUESTS, SLIDING, UNLIMITED};
+use super::case::Case;
+use super::load::{CheckResult, FIXED, Log, Outcome, PERIODS, REQUESTS, SLIDING, UNLIMITED};
 
 /// Maximum excess over the budget, beside the delays of this machine that were measured. A check that waited for
 /// the end of a fault would exceed it: faults last for 300 ms and more.

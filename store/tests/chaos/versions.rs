@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use sluice_store::redis::Script;
 
-use crate::case::Case;
-use crate::proxy::Proxy;
-use crate::verdict::Timeouts;
-use crate::{Server, permit};
+use super::case::Case;
+use super::proxy::Proxy;
+use super::verdict::Timeouts;
+use super::{Server, permit};
 
 /// No fault here is a delay, so the budget is one that a busy machine keeps.
 const PATIENT: Duration = Duration::from_secs(1);

@@ -13,8 +13,8 @@ use sluice_store::redis::library::Library;
 use sluice_store::redis::{MAX_ACQUIRED, Script};
 use sluice_store::{Counter, KeyHash, LimitSpec, MAX_COUNTERS, Settlement};
 
+use super::managed::{provision, store, user_connection};
 use crate::checks::{check, healthy, patient, rate};
-use crate::managed::{provision, store, user_connection};
 use crate::support::Redis;
 
 /// Most memory that all refused calls together may take, in bytes.

@@ -16,9 +16,9 @@ use sluice_store::{
 };
 use tokio::task::JoinHandle;
 
+use super::managed::{administrator, provision, user};
 use crate::checks::{patient, rate};
 use crate::cluster::{Cluster, rows};
-use crate::managed::{administrator, provision, user};
 use crate::sentinel::Watched;
 use crate::support::{Redis, eventually, until};
 

@@ -6,8 +6,8 @@ use redis::{ConnectionLike, RedisResult, Value};
 use sluice_limiter::Record;
 use sluice_store::redis::Script;
 
-use crate::encoding::{RunCheck, encode_general, encode_nothing, encode_plain, encode_runs, runs};
-use crate::world::{BatchEntry, CREATED, Stored, World, encode, expires, name, overflow_name, registry_name};
+use super::encoding::{RunCheck, encode_general, encode_nothing, encode_plain, encode_runs, runs};
+use super::world::{BatchEntry, CREATED, Stored, World, encode, expires, name, overflow_name, registry_name};
 
 /// Shadows `redis` with a table whose TIME reads two keys, and whose GET fails if another key says so. A mutant
 /// may neither loop nor repeat a string without end.

@@ -4,7 +4,7 @@ use sluice_limiter::{Holder, Rate};
 use sluice_store::redis::Script;
 use sluice_store::{Counter, LimitSpec, Settlement};
 
-use crate::world::{BatchEntry, name};
+use super::world::{BatchEntry, name};
 
 /// The keys and the other argument of a call.
 pub(crate) type Arguments = (Vec<String>, Vec<u8>);

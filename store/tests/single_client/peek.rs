@@ -9,8 +9,8 @@ use sluice_store::{
     Replica, Replicas,
 };
 
+use super::{CLIENT, in_redis, limits, options};
 use crate::support::Redis;
-use crate::{CLIENT, in_redis, limits, options};
 
 fn plan(name: &str, rates: Vec<Rate>, max_keys: u64) -> Arc<LimitPlan> {
     let spec = Arc::new(LimitSpec::new(format!("ns/peek/{name}"), rates).with_max_keys(max_keys));

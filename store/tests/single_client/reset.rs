@@ -9,8 +9,8 @@ use sluice_store::{
     PlannedCounter, Replica, Replicas,
 };
 
+use super::{CLIENT, in_redis, limiter_options, limits, options, rate};
 use crate::support::Redis;
-use crate::{CLIENT, in_redis, limiter_options, limits, options, rate};
 
 const OTHER: KeyHash = KeyHash(8 << 64);
 

@@ -1,7 +1,5 @@
 //! The log of a test program, in memory.
 
-#![allow(unreachable_pub, dead_code, reason = "shared by several tests, none of which uses all of it")]
-
 use std::io::Write;
 use std::sync::{Mutex, Once, PoisonError};
 
@@ -37,14 +35,14 @@ impl MakeWriter<'_> for Appender {
 }
 
 /// Begins to keep what all tests of the program log.
-pub fn keep() {
+pub(crate) fn keep() {
     START.call_once(|| {
         tracing_subscriber::fmt().with_ansi(false).with_writer(Appender).init();
     });
 }
 
 /// Returns the lines that contain all of these texts.
-pub fn lines(texts: &[&str]) -> Vec<String> {
+pub(crate) fn lines(texts: &[&str]) -> Vec<String> {
     let log = LINES.lock().unwrap_or_else(PoisonError::into_inner);
     let log = String::from_utf8_lossy(&log);
     log.lines().filter(|line| texts.iter().all(|text| line.contains(text))).map(str::to_owned).collect()

@@ -1,13 +1,31 @@
-//! The tests of this program once more, with the other servers that the documentation names: Valkey, and Redis 6.2, the oldest
-//! version. A test program that has this module starts itself again, with another server instead of `redis-server`.
+//! The tests of a module once more, with the other servers that the documentation names: Valkey, and Redis 6.2, the oldest
+//! version. The program starts itself again, with another server instead of `redis-server`.
 
 use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 
 use crate::support::PROGRAM;
 
+/// Adds a test for each of the other servers, which runs all tests of this module with it.
+macro_rules! pass_with_other_servers {
+    () => {
+        mod servers {
+            #[test]
+            fn all_tests_pass_with_valkey() {
+                crate::servers::VALKEY.run_tests(module_path!());
+            }
+
+            #[test]
+            fn all_tests_pass_with_redis_6_2() {
+                crate::servers::REDIS_6_2.run_tests(module_path!());
+            }
+        }
+    };
+}
+pub(crate) use pass_with_other_servers;
+
 /// A server, and the tests that it cannot pass.
-struct Server {
+pub(crate) struct Server {
     name: &'static str,
     /// Variable of the environment that names its program.
     variable: &'static str,
@@ -22,7 +40,7 @@ struct Server {
 
 /// Tests that are not run, and the reason.
 struct LeftOut {
-    /// Test program, as the folder `store/tests` names it.
+    /// Module of the tests, as `store/tests/main.rs` names it.
     of: &'static str,
     /// Text that the names of these tests contain.
     tests: &'static str,
@@ -31,7 +49,7 @@ struct LeftOut {
     is_true_of: fn(&str) -> bool,
 }
 
-const VALKEY: Server = Server {
+pub(crate) const VALKEY: Server = Server {
     name: "Valkey",
     variable: "SLUICE_VALKEY",
     on_path: Some("valkey-server"),
@@ -50,7 +68,7 @@ const VALKEY: Server = Server {
     ],
 };
 
-const REDIS_6_2: Server = Server {
+pub(crate) const REDIS_6_2: Server = Server {
     name: "Redis 6.2",
     variable: "SLUICE_REDIS_6_2",
     on_path: None,
@@ -105,35 +123,32 @@ const MANAGED: LeftOut = LeftOut {
 /// Held while the tests run again: two more servers at the same time would slow each other down.
 static RUNNING: Mutex<()> = Mutex::new(());
 
-#[test]
-fn all_tests_pass_with_valkey() {
-    VALKEY.run_tests();
-}
-
-#[test]
-fn all_tests_pass_with_redis_6_2() {
-    REDIS_6_2.run_tests();
-}
-
 impl Server {
-    /// Runs the tests of this program with the server.
-    fn run_tests(&self) {
+    /// Runs the tests of a module with the server, given the path of the module within it that the macro has made.
+    pub(crate) fn run_tests(&self, servers: &str) {
         let _running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         let program = self.program();
-        let mut arguments = vec!["--skip", "servers::"];
-        for LeftOut { of, tests, reason, is_true_of } in self.left_out {
-            if *of != env!("CARGO_CRATE_NAME") || !is_true_of(&program) {
+        let module = servers.split("::").nth(1).expect("a module of this program");
+        let list = text(&this_program(&["--list"], &program));
+        let mut tests: Vec<&str> = list
+            .lines()
+            .filter_map(|line| line.strip_suffix(": test"))
+            .filter(|test| test.strip_prefix(module).is_some_and(|test| test.starts_with("::")))
+            .filter(|test| !test.contains("::servers::"))
+            .collect();
+        for LeftOut { of, tests: named, reason, is_true_of } in self.left_out {
+            if *of != module || !is_true_of(&program) {
                 continue;
             }
-            println!("without {tests}: {reason}");
-            let list = this_program(&["--list", tests], &program);
-            assert!(text(&list).contains(": test\n"), "{of} has no tests named {tests}: adapt the list");
-            arguments.extend(["--skip", tests]);
+            println!("without {named}: {reason}");
+            let all = tests.len();
+            tests.retain(|test| !test.contains(named));
+            assert!(tests.len() < all, "{of} has no tests named {named}: adapt the list");
         }
-        let output = this_program(&arguments, &program);
+        assert!(!tests.is_empty(), "{module} has no test for {}", self.name);
+        let output = this_program(&[&["--exact"], &tests[..]].concat(), &program);
         println!("{}", text(&output));
         assert!(output.status.success(), "a test fails with {}, which is {program}", self.name);
-        assert!(!text(&output).contains(" 0 passed"), "no test was run with {}", self.name);
     }
 
     /// Returns the program of the server, which must be installed.

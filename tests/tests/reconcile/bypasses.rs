@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use sluice_tests::components::Session;
 use sluice_tests::kubernetes::{ControlPlane, TestNamespace};
 
-use crate::fixture::{confirm, open_session, spec, start};
+use super::fixture::{confirm, open_session, spec, start};
 
 /// Creates a namespace with a policy that its pod `one` has confirmed.
 async fn ready(prefix: &str) -> (TestNamespace, Session) {

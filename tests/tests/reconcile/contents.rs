@@ -10,7 +10,7 @@ use sluice_config::policy::BlobHash;
 use sluice_tests::components::Session;
 use sluice_tests::kubernetes::TestNamespace;
 
-use crate::fixture::{confirm, open_session, review_policies, start};
+use super::fixture::{confirm, open_session, review_policies, start};
 
 /// Returns a policy with the overrides of a ConfigMap and a Secret.
 fn spec(requests: i64) -> Value {
@@ -152,7 +152,7 @@ async fn content_is_for_the_pods_of_its_policy_only() {
     let other = control.connect(&namespace.token(&pod, "sluice.dev").await, None).await.unwrap();
     assert_eq!(other.fetch(&hash).await.0, StatusCode::NOT_FOUND, "a pod without the policy");
     let (elsewhere, control) = start("contents-elsewhere").await;
-    elsewhere.apply("p", crate::fixture::spec(5)).await.unwrap();
+    elsewhere.apply("p", super::fixture::spec(5)).await.unwrap();
     let mut elsewhere = open_session(&elsewhere, &control, "one").await;
     confirm(&mut elsewhere).await;
     assert_eq!(elsewhere.fetch(&hash).await.0, StatusCode::NOT_FOUND, "another namespace");

@@ -11,7 +11,7 @@ use sluice_crds::RateLimitPolicy;
 use sluice_tests::kubernetes::TestNamespace;
 use sluice_tests::wait::until;
 
-use crate::fixture::{EXCLUDED, confirm, metrics, open_session, spec, start};
+use super::fixture::{EXCLUDED, confirm, metrics, open_session, spec, start};
 
 /// Waits until the message of a condition contains a text. Returns the status with the reason, and the message.
 async fn wait_for_message(namespace: &TestNamespace, kind: &str, text: &str) -> (String, String) {

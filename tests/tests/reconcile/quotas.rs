@@ -6,7 +6,7 @@ use sluice_crds::RateLimitPolicy;
 use sluice_tests::kubernetes::TestNamespace;
 use sluice_tests::wait::until;
 
-use crate::fixture::{review_policies, start};
+use super::fixture::{review_policies, start};
 
 /// Returns a policy with this number of limits for the pods with some labels.
 fn limits(count: usize, labels: Value) -> Value {
@@ -19,7 +19,7 @@ async fn reviewed(prefix: &str) -> TestNamespace {
     let (namespace, _control) = start(prefix).await;
     review_policies(&namespace).await;
     until("the API server calls the webhook", async || {
-        refusal(&namespace, "invalid", crate::fixture::invalid_spec())
+        refusal(&namespace, "invalid", super::fixture::invalid_spec())
             .await
             .filter(|text| text.contains("9000h"))
     })

@@ -9,7 +9,7 @@ use sluice_tests::components::Session;
 use sluice_tests::kubernetes::TestNamespace;
 use sluice_tests::wait::until;
 
-use crate::fixture::{confirm, open_session, spec, start};
+use super::fixture::{confirm, open_session, spec, start};
 
 const KEY: &str = "q83vEjRWeJCrze8SNFZ4kA";
 

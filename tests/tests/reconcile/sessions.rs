@@ -6,7 +6,7 @@ use sluice_config::message::{LiveReplicas, Replica};
 use sluice_tests::components::Session;
 use sluice_tests::wait::{BOUND, until};
 
-use crate::fixture::{confirm, invalid_spec, metrics, open_session, spec, start};
+use super::fixture::{confirm, invalid_spec, metrics, open_session, spec, start};
 
 #[tokio::test]
 async fn session_sends_deletions_and_does_not_repeat_what_the_sidecar_has_applied() {

@@ -10,7 +10,7 @@ use sluice_crds::RateLimitPolicy;
 use sluice_tests::kubernetes::TestNamespace;
 use sluice_tests::wait::until;
 
-use crate::fixture::{confirm, invalid_spec, open_session, spec, start};
+use super::fixture::{confirm, invalid_spec, open_session, spec, start};
 
 #[tokio::test]
 async fn reconcile_reports_ready_when_every_pod_has_confirmed_the_current_policy() {

@@ -8,7 +8,7 @@ use sluice_crds::RateLimitPolicy;
 use sluice_tests::kubernetes::TestNamespace;
 use sluice_tests::wait::until;
 
-use crate::fixture::{confirm, open_session, start};
+use super::fixture::{confirm, open_session, start};
 
 /// Returns a policy for the pods of some targets.
 fn spec(targets: Value) -> Value {

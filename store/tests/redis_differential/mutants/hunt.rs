@@ -8,10 +8,10 @@ use std::time::Duration;
 use redis::{Connection, ConnectionLike, RedisResult, Value};
 use sluice_store::redis::Script;
 
+use super::super::comparison::{Sources, load, run};
+use super::super::world::{ALL, Focus, World};
 use super::generate::Mutant;
-use crate::comparison::{Sources, load, run};
 use crate::support::Redis;
-use crate::world::{ALL, Focus, World};
 
 /// Batches that begin with an empty server, as the comparison sends them for the scripts themselves.
 pub(crate) struct Section {

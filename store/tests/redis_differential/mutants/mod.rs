@@ -18,8 +18,8 @@ use generate::{mutants, original};
 use hunt::{CHECKS_PER_SECTION, Hunter, Outcome, SEED, Section};
 use sluice_store::redis::Script;
 
-use crate::comparison::Sources;
-use crate::world::{ALL, Focus};
+use super::comparison::Sources;
+use super::world::{ALL, Focus};
 
 /// The sections of a focus.
 const SECTIONS: u64 = 24;
