@@ -115,6 +115,7 @@ lint: ## Formatting, clippy, rustdoc, scripts, structure, versions and pins, wor
 	python3 -B -m unittest discover --quiet --start-directory hack/release
 	python3 -B -m unittest discover --quiet --start-directory hack/docs
 	hack/lint/circles.py
+	hack/lint/modules.py
 	hack/lint/sizes.py
 	hack/lint/doc-comments.py
 	hack/lint/bench-versions.py

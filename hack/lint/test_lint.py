@@ -25,7 +25,7 @@ def load(name):
 
 circles, sizes, doc_comments = load("circles"), load("sizes"), load("doc-comments")
 bench_versions = load("bench-versions")
-pins = load("pins")
+modules, pins = load("modules"), load("pins")
 
 
 class Circles(unittest.TestCase):
@@ -104,6 +104,18 @@ class Others(unittest.TestCase):
         files |= {"e.rs": "x" * 200, "f.rs": "/// <https://" + "x" * 200 + ">\n"}
         found = sizes.problems(files)
         self.assertEqual([line.split(": ")[0] for line in found], ["a.rs", "c.rs:2"])
+
+    def test_a_file_that_no_program_contains_is_found(self):
+        files = {
+            "a/src/lib.rs": "pub mod one;\n#[cfg(test)]\npub(crate) mod two;\n", "a/src/one.rs": "mod three;\n// mod lost;\n",
+            "a/src/one/three.rs": "", "a/src/two/mod.rs": "", "a/src/lost.rs": "", "a/src/bin/tool.rs": "", "a/build.rs": "",
+            "a/tests/main.rs": "mod x;\n#[path = \"../../b/tests/help.rs\"]\nmod help;\n", "a/tests/x.rs": "", "a/tests/lost.rs": "",
+            "b/tests/alone.rs": "", "b/tests/help.rs": "", "b/tests/sub/lost.rs": "",
+        }
+        manifests = {"a/Cargo.toml": "autotests = false\n", "b/Cargo.toml": ""}
+        self.assertEqual(modules.forgotten(files, manifests), ["a/src/lost.rs", "a/tests/lost.rs", "b/tests/sub/lost.rs"])
+        manifests["b/Cargo.toml"] = '[[test]]\npath = "tests/sub/lost.rs"\n'
+        self.assertNotIn("b/tests/sub/lost.rs", modules.forgotten(files, manifests))
 
     def test_only_the_first_line_of_a_doc_comment_is_looked_at(self):
         source = "//! What lives here.\n\n/// Sends it.\n/// That is why.\nfn f() {}\n    /// Of a thing.\n//// Of\n// Of\n"
