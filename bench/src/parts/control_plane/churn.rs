@@ -3,8 +3,6 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
-
 use super::fleet::Fleet;
 use super::single;
 use super::watched::{Requests, Watched, metric, until_quiet};
@@ -39,9 +37,7 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
     let mut ticks = tokio::time::interval(EVERY);
     for number in 0..CREATED {
         ticks.tick().await;
-        let pod = namespace.pod(&format!("new-{number}"), true, json!({"app": "a"})).await;
-        let token = namespace.token(&pod, "sluice.dev").await;
-        fleet.connect_one(&operator, &namespace.name, token);
+        fleet.create_one(&operator, &format!("new-{number}")).await;
     }
     fleet.configured(None, connected).await?;
     fleet.sidecars.truncate(PODS);

@@ -121,8 +121,16 @@ impl Fleet {
         }
     }
 
+    /// Creates a pod that the policies select, in the first namespace, and lets its sidecar connect.
+    pub(crate) async fn create_one(&mut self, operator: &Operator, name: &str) {
+        let namespace = self.namespaces[0].clone();
+        let pod = namespace.pod(name, true, json!({"app": "a"})).await;
+        let token = namespace.token(&pod, "sluice.dev").await;
+        self.connect_one(operator, &namespace.name, token);
+    }
+
     /// Lets a sidecar connect.
-    pub(crate) fn connect_one(&mut self, operator: &Operator, namespace: &str, token: String) {
+    fn connect_one(&mut self, operator: &Operator, namespace: &str, token: String) {
         if self.sidecars.len() >= self.clients.len() * OF_A_NODE {
             let client = ControlClient::new(&operator.control_url, operator.ca_file());
             self.clients.push(Arc::new(Mutex::new(client)));

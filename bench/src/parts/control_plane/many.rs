@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::json;
-
 use super::fleet::{Fleet, policy};
 use super::single;
 use super::watched::{Requests, Watched, metric, until_quiet};
@@ -46,13 +44,10 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
     let at_rest = watched.cpu_ms()? / rested.elapsed().as_secs_f64();
     let between = reconciles().await?;
     let (watched, began) = (Watched::begin()?, Instant::now());
-    let namespace = fleet.namespaces[0].clone();
     let mut ticks = tokio::time::interval(EVERY);
     for number in 0..CREATED {
         ticks.tick().await;
-        let pod = namespace.pod(&format!("new-{number}"), true, json!({"app": "a"})).await;
-        let token = namespace.token(&pod, "sluice.dev").await;
-        fleet.connect_one(&operator, &namespace.name, token);
+        fleet.create_one(&operator, &format!("new-{number}")).await;
         fleet.configured(None, start).await?;
     }
     ticks.tick().await;

@@ -7,6 +7,7 @@ use kube::client::Body;
 use serde_json::json;
 
 use super::*;
+use crate::cluster::pods::pod::{Labels, for_shared};
 use crate::injection::inject::tests::config;
 
 /// A table of pods whose API server counts the requests. Its pods have their names as UIDs.
@@ -126,4 +127,21 @@ async fn neighbours_share_equal_labels_and_facts_until_one_changes() {
     assert!(pods[0].labels.is_empty() && table.pods.get("n", "web-3").unwrap().labels.is_empty());
     // It shares them again when they are equal again.
     assert!(Arc::ptr_eq(&table.insert("web-2").labels, &pods[0].labels));
+}
+
+#[test]
+fn a_question_about_labels_is_asked_once_for_all_that_share_them() {
+    let labels = |app: &str| Labels::new([("app".to_owned(), app.to_owned())].into());
+    let (a, b) = (labels("a"), labels("b"));
+    let asked = AtomicUsize::new(0);
+    let mut is_a = for_shared(|labels| {
+        asked.fetch_add(1, Ordering::SeqCst);
+        labels["app"] == "a"
+    });
+    // Neighbours of one workload, equal labels that are not shared, and pods of two workloads in turn.
+    for (labels, expected, times) in
+        [(&a, true, 1), (&a, true, 1), (&labels("a"), true, 2), (&b, false, 3), (&a, true, 4), (&b, false, 5)]
+    {
+        assert_eq!((is_a(labels), asked.load(Ordering::SeqCst)), (expected, times));
+    }
 }
