@@ -9,8 +9,6 @@ QUICKLY := --config profile.dev.debug=false --config profile.dev.incremental=fal
 # All binaries. Tests enable more features of dependencies, such as the clock of tokio: with one of them among the targets, nothing is
 # compiled twice, once for binaries and once for tests.
 BINARIES := --workspace --bins --test readings
-# bench/ is a workspace of its own.
-BENCH := --manifest-path bench/Cargo.toml
 
 .PHONY: help
 help: ## List the targets
@@ -33,7 +31,7 @@ test: ## Run all tests that need no privileges (installs Redis and etcd, fetches
 	  export SLUICE_REDIS_6_2="$${SLUICE_REDIS_6_2:-$$(tests/node/redis62.sh)}" && \
 	  export SLUICE_H2SPEC="$${SLUICE_H2SPEC:-$$(tests/node/h2spec.sh)}" && \
 	  export SLUICE_ENVOY="$${SLUICE_ENVOY:-$$(bench/tools/install.sh envoy)}" && set -x && \
-	  $(CARGO) build $(BINARIES) && tests/run.py --workspace && tests/run.py $(BENCH)
+	  $(CARGO) build $(BINARIES) && tests/run.py --workspace
 
 .PHONY: interop
 interop: ## Run the tests with programs that CI does not have: 28 frameworks and servers, Tomcat (Java and Maven), ratelimit, an OpenTelemetry collector and Envoy Gateway (Go, root)
@@ -64,12 +62,17 @@ pressure: ## Put the sidecar under each shape of pressure for a minute, in a cgr
 	SLUICE_PRESSURE_SECONDS=60 $(CARGO) test --release -p sluice-sidecar --test integration -- pressure:: --nocapture
 
 # KUBERNETES=1.30 chooses another version than the default, as SLUICE_KUBERNETES does in the environment.
-e2e node: export SLUICE_KUBERNETES := $(or $(KUBERNETES),$(SLUICE_KUBERNETES))
+e2e e2e-build node: export SLUICE_KUBERNETES := $(or $(KUBERNETES),$(SLUICE_KUBERNETES))
 
 .PHONY: e2e
 e2e: ## Run the end-to-end tests on a real Kubernetes node (root; KUBERNETES=1.30 chooses the version)
 	tests/node/apt.sh node
 	tests/e2e.sh
+
+.PHONY: e2e-build
+e2e-build: ## Build what the end-to-end tests run (SLUICE_E2E_BUILT=yes make e2e does not build it again)
+	tests/node/apt.sh node
+	tests/e2e.sh --build
 
 .PHONY: node
 node: ## Start a real Kubernetes node with Sluice installed and leave it running (root)
@@ -101,7 +104,6 @@ docs: ## Build the documentation as a site with search in target/site, and check
 .PHONY: fmt
 fmt: ## Format the code
 	$(CARGO) fmt --all
-	$(CARGO) fmt $(BENCH)
 	$(CARGO) fmt --manifest-path bench/limitador/Cargo.toml
 
 .PHONY: chart
@@ -118,22 +120,19 @@ lint: ## Formatting, clippy, rustdoc, scripts, structure, versions and pins, wor
 	hack/lint/modules.py
 	hack/lint/sizes.py
 	hack/lint/doc-comments.py
-	hack/lint/bench-versions.py
 	hack/lint/pins.py
 	hack/version.py --check
 	hack/actionlint.sh
 	shellcheck --external-sources --source-path=tests/node --severity=warning $$(git ls-files '*.sh' .ci/run)
-	@for manifest in Cargo.toml bench/Cargo.toml bench/limitador/Cargo.toml fuzz/libfuzzer/Cargo.toml; do \
+	@for manifest in Cargo.toml bench/limitador/Cargo.toml fuzz/libfuzzer/Cargo.toml; do \
 	  $(CARGO) metadata --locked --format-version 1 --manifest-path $$manifest >/dev/null || exit 1; \
 	done
 	hack/chart/readme.py --check
 	hack/chart/dashboards.py --check
 	$(CARGO) fmt --all --check
-	$(CARGO) fmt $(BENCH) --check
 	$(CARGO) fmt --manifest-path bench/limitador/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	$(CARGO) clippy -p sluice --no-default-features -- -D warnings
-	$(CARGO) clippy $(BENCH) --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings $(DOC_ALLOWS)" $(CARGO) doc --workspace --all-features --lib --bins --examples --no-deps --document-private-items
 	hack/deny.sh
 	hack/sbom-check.sh

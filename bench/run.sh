@@ -26,7 +26,7 @@ needs() { # needs PART...: whether one of them is measured
 }
 
 build() {
-  CARGO_TARGET_DIR=$target cargo build --release --manifest-path bench/Cargo.toml
+  CARGO_TARGET_DIR=$target cargo build --release -p sluice-bench
   if needs proxy rules tokens peers service checks resident control-plane faults; then
     CARGO_TARGET_DIR=$target cargo build --release -p sluice -p sluice-sidecar -p sluice-operator -p sluice-service
   fi

@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parent.parent
 # Of each file, the places that state the version. The first one is the source of all others.
 PLACES = (
     ("Cargo.toml", r'^\[workspace\.package\]\nversion = "(.+)"$'),
-    ("bench/Cargo.toml", r'^\[package\]\n(?:.+\n)*?version = "(.+)"$'),
     ("charts/sluice/Chart.yaml", r"^version: (.+)$"),
     ("charts/sluice/Chart.yaml", r'^appVersion: "(.+)"$'),
     ("README.md", r"^\$ helm install sluice oci://\S+ --version (\S+) "),
@@ -63,7 +62,7 @@ def main():
     if not re.fullmatch(VERSION, options.version):
         sys.exit(f"version.py: {options.version} is not a version such as 0.2.0 or 0.2.0-rc.1")
     write(options.version)
-    for manifest in ("Cargo.toml", "bench/Cargo.toml", "fuzz/libfuzzer/Cargo.toml"):
+    for manifest in ("Cargo.toml", "fuzz/libfuzzer/Cargo.toml"):
         command = ["cargo", "update", "--workspace", "--offline", "--quiet", "--manifest-path", manifest]
         subprocess.run(command, cwd=ROOT, check=True)
     return 0

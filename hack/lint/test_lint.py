@@ -24,7 +24,6 @@ def load(name):
 
 
 circles, sizes, doc_comments = load("circles"), load("sizes"), load("doc-comments")
-bench_versions = load("bench-versions")
 modules, pins = load("modules"), load("pins")
 
 
@@ -121,20 +120,6 @@ class Others(unittest.TestCase):
         source = "//! What lives here.\n\n/// Sends it.\n/// That is why.\nfn f() {}\n    /// Of a thing.\n//// Of\n// Of\n"
         self.assertEqual([number for number, _ in doc_comments.problems(source)], [1, 6])
         self.assertEqual(doc_comments.problems("/// Offset.\n\n/// Whatever.\n\n/// The sample.\n"), [])
-
-    def test_bench_must_be_built_like_the_root(self):
-        package = {"version": "0.1.0", "edition": "2024", "rust-version": "1.95"}
-        root = {
-            "workspace": {"package": package, "dependencies": {"a": "1.2", "b": "2"}, "lints": {"l": 1}},
-            "profile": {"release": {"lto": "thin"}},
-        }
-        bench = {"package": package, "dependencies": {"a": "1.2", "c": "3"}, "lints": {"l": 1}, "profile": root["profile"]}
-        lock = lambda **versions: {"package": [{"name": n, "version": v} for n, v in versions.items()]}
-        ours = lock(a="1.2.3", b="2.0.0", z="0.3.1")
-        self.assertEqual(bench_versions.problems(root, ours, bench, lock(a="1.2.3", c="3.0.0", z="0.4.0")), [])
-        bench |= {"dependencies": {"a": "1.1"}, "profile": {}}
-        found = bench_versions.problems(root, ours, bench, lock(a="1.1.0", z="0.3.2"))
-        self.assertEqual([line.split(" ")[1] for line in found], ["dependencies.a", "profile", "a", "z"])
 
     def test_scripts_may_fetch_exact_versions_only(self):
         good = (
