@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# e2e.sh [--keep]: build the images, start real nodes, install Sluice with Helm and run the end-to-end tests.
-# With --keep, only install Sluice and leave the nodes running.
+# e2e.sh [--build|--keep]: build the images, start real nodes, install Sluice with Helm and run the end-to-end tests.
+# With --build, only build. With --keep, only install Sluice and leave the nodes running.
+#   SLUICE_E2E_BUILT      if set, nothing is built, because e2e.sh --build was run before
 #   SLUICE_E2E_PREVIOUS   the commit from which the test of upgrades upgrades (HEAD~1)
 #   SLUICE_E2E_PROFILE    quick: images as in a release, of binaries that are compiled quickly (default); release: compiled as a
 #                         release does; dev: images of what `make build` has compiled, so that nothing is compiled for them alone
@@ -8,8 +9,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly tag=e2e previous_tag=e2e-previous previous=target/e2e/previous
-keep=${1:-}
+readonly tag=e2e previous_tag=e2e-previous previous=target/e2e/previous program=target/e2e/program
+only_build='' keep=''
+case "$*" in
+  '') ;;
+  --build) only_build=yes ;;
+  --keep) keep=yes ;;
+  *) echo "usage: e2e.sh [--build|--keep]" >&2; exit 2 ;;
+esac
 
 readonly profile=${SLUICE_E2E_PROFILE:-quick}
 # As `make test` builds them, so that nothing is compiled twice.
@@ -58,35 +65,42 @@ down() {
     "$assets/kubectl" get pods -A -o wide 2>/dev/null | tail -40 || true
     "$assets/kubectl" -n sluice-system logs -l app.kubernetes.io/component=operator --tail=40 --prefix 2>/dev/null || true
   fi
-  [ "$keep" = --keep ] && [ "$code" -eq 0 ] || tests/node/node.sh down
+  [ -n "$keep" ] && [ "$code" -eq 0 ] || tests/node/node.sh down
   exit "$code"
+}
+
+# Builds the images, the command that the tests call, and the tests.
+build() {
+  [ -n "$keep" ] || previous_images
+  cargo build "${binaries[@]}"
+  mkdir -p target/e2e
+  cargo test "${tests[@]}" --no-run --message-format=json-render-diagnostics |
+    sed -n 's,.*"executable":"\([^"]*/e2e-[^"]*\)".*,\1,p' >"$program"
+  if [ "$profile" = dev ]; then
+    dev_images images "$tag" sluice-operator sluice-sidecar sluice-service
+  else
+    hack/images.sh "$tag"
+  fi
 }
 
 # Runs the tests of these modules, or with further options of the test harness. Prints how long they took.
 e2e() {
   local start=$SECONDS
-  cargo test "${tests[@]}" -- "$@"
+  (cd tests && "$(cat "../$program")" "$@")
   echo "e2e.sh: $* took $((SECONDS - start)) s"
 }
 
 # First, because it refuses an unknown version of Kubernetes.
 assets=$(tests/node/assets.sh node)
-[ "$keep" = --keep ] || previous_images
-# The command that the tests call, and the tests.
-cargo build "${binaries[@]}"
-cargo test -q "${tests[@]}" --no-run
-if [ "$profile" = dev ]; then
-  dev_images images "$tag" sluice-operator sluice-sidecar sluice-service
-else
-  hack/images.sh "$tag"
-fi
+[ -n "${SLUICE_E2E_BUILT:-}" ] || build
+[ -z "$only_build" ] || exit 0
 export SLUICE_E2E_TAG=$tag
 # The gateway in front of the service.
 SLUICE_ENVOY="${SLUICE_ENVOY:-$(bench/tools/install.sh envoy)}"
 export SLUICE_ENVOY
 
 trap down EXIT
-if [ "$keep" = --keep ]; then
+if [ -n "$keep" ]; then
   tests/node/node.sh up 1
 else
   tests/node/node.sh up 3
@@ -94,7 +108,7 @@ fi
 eval "$(tests/node/node.sh env)"
 tests/node/node.sh load images/sluice-operator.tar images/sluice-sidecar.tar images/sluice-service.tar
 
-if [ "$keep" = --keep ]; then
+if [ -n "$keep" ]; then
   e2e installation:: --nocapture
   printf '\nThe node runs with Sluice installed. In your shell:\n  %s\nTry:\n  kubectl get pods -A\n  kubectl apply -f examples/\nTo stop it: make node-down\n' 'eval "$(tests/node/node.sh env)"'
 else
