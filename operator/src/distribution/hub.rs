@@ -49,6 +49,8 @@ pub struct Hub {
     state: Mutex<State>,
     version: watch::Sender<u64>,
     readiness: watch::Sender<HubReadiness>,
+    /// Time of its creation.
+    pub(super) began: Instant,
     /// Events with policies.
     pub(super) encoded: EncodedEvents,
     /// Receives the policies whose status may have changed.
@@ -177,6 +179,7 @@ impl Hub {
             state: Mutex::default(),
             version: watch::Sender::new(0),
             readiness: watch::Sender::default(),
+            began: Instant::now(),
             encoded: EncodedEvents::default(),
             queue,
             store_reports: Arc::default(),

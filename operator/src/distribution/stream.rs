@@ -20,9 +20,8 @@ mod debounce;
 mod tests;
 mod update;
 
-/// Longest silence before a comment, which reveals a broken connection. Changes that settle may add
-/// as much.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// Longest silence before a comment, which reveals a broken connection. A sidecar takes a session for dead after twice this time.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Time after which a reader that accepts no data is considered gone.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time that a reader has to take the end of a session.
@@ -76,7 +75,7 @@ async fn send_until_gone(
         }
         loop {
             // Some changes send nothing here, so they must not put off the comment.
-            let due = last_byte + KEEP_ALIVE;
+            let due = comment_due(hub, last_byte);
             let next = changes.next(sent.held_until());
             if Instant::now() < due && tokio::time::timeout_at(due, next).await.is_ok() {
                 break;
@@ -84,8 +83,14 @@ async fn send_until_gone(
             send(writer, b": keep-alive\n\n").await?;
             last_byte = Instant::now();
         }
-        changes.settle().await;
+        changes.settle(comment_due(hub, last_byte)).await;
     }
+}
+
+/// Returns when the comment after a byte is due: at a whole second of the hub, so that one wake of a thread serves many sessions.
+fn comment_due(hub: &Hub, last_byte: Instant) -> Instant {
+    let latest = (last_byte + KEEP_ALIVE).saturating_duration_since(hub.began);
+    hub.began + Duration::from_secs(latest.as_secs())
 }
 
 /// Closes the connection of a session, with the reason for which a report was refused, if one was. Nobody waits for a reader that takes

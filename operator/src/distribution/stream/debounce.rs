@@ -31,9 +31,9 @@ impl Changes {
         }
     }
 
-    /// Waits until nothing has changed for [`QUIET`], but not longer than [`MAX_DELAY`].
-    pub(super) async fn settle(&self) {
-        let latest = Instant::now() + MAX_DELAY;
+    /// Waits until nothing has changed for [`QUIET`], but not longer than [`MAX_DELAY`], and not after `latest`.
+    pub(super) async fn settle(&self, latest: Instant) {
+        let latest = latest.min(Instant::now() + MAX_DELAY);
         while Instant::now() < latest {
             let quiet = (Instant::now() + QUIET).min(latest);
             if tokio::time::timeout_at(quiet, self.change()).await.is_err() {
