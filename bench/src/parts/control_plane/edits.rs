@@ -16,7 +16,7 @@ const NAMESPACES: usize = 10;
 const POLICIES: usize = 10;
 const EDITS: u64 = 5;
 /// Time at rest that is measured: two keep-alives of each session.
-const REST: Duration = Duration::from_secs(20);
+const REST: Duration = Duration::from_secs(30);
 
 /// Measures a number of sessions.
 pub(crate) async fn measure(sessions: usize) -> anyhow::Result<Vec<Row>> {

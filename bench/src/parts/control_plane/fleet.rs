@@ -221,11 +221,17 @@ async fn changed<'a>(
     }
 }
 
-/// Reports whether the newest edits of all policies of a namespace are programmed.
+/// Prefix of the names of policies that select no pod, and so are never programmed.
+pub(crate) const WITHOUT_PODS: &str = "other-";
+
+/// Reports whether the newest edits of all policies of a namespace that select pods are programmed.
 pub(crate) async fn is_programmed(namespace: &TestNamespace) -> anyhow::Result<bool> {
     let api = namespace.api::<sluice_crds::RateLimitPolicy>();
     let policies = api.list(&Default::default()).await?.items;
-    Ok(policies.iter().all(|policy| {
+    let has_pods = |policy: &&sluice_crds::RateLimitPolicy| {
+        !policy.metadata.name.as_deref().is_some_and(|name| name.starts_with(WITHOUT_PODS))
+    };
+    Ok(policies.iter().filter(has_pods).all(|policy| {
         let conditions = policy.status.iter().flat_map(|status| &status.conditions);
         conditions.into_iter().any(|condition| {
             condition.type_ == "Programmed"

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::fleet::{Fleet, policy};
+use super::fleet::{Fleet, WITHOUT_PODS, policy};
 use super::single;
 use super::watched::{Requests, Watched, metric, until_quiet};
 use crate::report::row::Row;
@@ -22,7 +22,8 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
     let mut fleet = Fleet::create(NAMESPACES, SELECTING).await?;
     for namespace in &fleet.namespaces {
         for number in 0..OTHERS {
-            namespace.apply(&format!("other-{number}"), policy(&format!("other-{number}"), 5)).await?;
+            let name = format!("{WITHOUT_PODS}{number}");
+            namespace.apply(&name, policy(&name, 5)).await?;
         }
     }
     fleet.add_pods(SIDECARS).await?;
@@ -33,6 +34,7 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
     let operator = fleet.start_operator().await;
     fleet.connect(&operator);
     let configured = fleet.configured(None, start).await?;
+    let programmed = fleet.programmed(&fleet.namespaces, start).await?;
     let requests = until_quiet(&fleet.plane, before).await?;
 
     // Not while the CPU time counts: the page has some lines for each policy.
@@ -53,6 +55,7 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Row>> {
     let reconciles = (reconciles().await? - between) - (between - before);
     let rows = [
         ("start: last sidecar configured", "s", configured),
+        ("start: all policies that have pods programmed", "s", programmed),
         ("start: writes of status until quiet", "requests", requests.written),
         ("start: conflicts of these", "requests", requests.conflicts),
         ("anonymous memory of the operator", "MiB", memory),
