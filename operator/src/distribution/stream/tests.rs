@@ -174,7 +174,8 @@ async fn a_policy_is_sent_when_its_replicas_are_known() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_changes_do_not_concern_still_receives_comments() {
-    // A sidecar takes a session for dead that is silent for 30 s, and a comment comes in half of it. The second interval is too short for changes to settle.
+    // A sidecar takes a session for dead that is silent for 30 s, and a comment comes in half of it. The second interval is too short
+    // for changes to settle.
     for interval in [Duration::from_millis(1600), Duration::from_millis(50)] {
         let hub = hub();
         publish_to_all(&hub, "1", &shared());
