@@ -90,10 +90,12 @@ impl Churn {
         let events = self.created as f64 * EVENTS;
         let cpu = watched.cpu_ms()?;
         let live = fleet.seen.live.load(Ordering::Relaxed) as f64;
+        // Half of the time the created ones become more, from none on, and the other half none of them has a session.
+        let sidecars = stay as f64 + self.created as f64 / 4.0;
         let reconciles = metric(operator, "sluice_operator_reconciles_total").await? - reconciles;
         let rows = [
             ("CPU time of the operator for an event", "ms", cpu / events),
-            ("messages with replicas for each sidecar and second", "messages", live / stay as f64 / seconds),
+            ("messages with replicas for each sidecar and second", "messages", live / sidecars / seconds),
             ("reconciles for an event", "reconciles", reconciles / events),
             (
                 "writes of status for each policy and second",
