@@ -256,6 +256,13 @@ impl Pods {
         pods.filter(|pod| wanted(pod)).cloned().collect()
     }
 
+    /// Reports whether a running pod of a namespace satisfies `wanted`.
+    #[must_use]
+    pub fn any(&self, namespace: &str, mut wanted: impl FnMut(&Pod) -> bool) -> bool {
+        let table = self.read();
+        table.by_namespace.get(namespace).is_some_and(|pods| pods.values().any(|pod| wanted(pod)))
+    }
+
     /// Returns the facts about the containers of pods of a namespace, or `None` for those that no longer run. The first call
     /// for a pod sends a request to the API server.
     pub async fn facts(

@@ -37,6 +37,8 @@ use crate::webhooks::path::WebhookPath;
 
 /// Maximum number of reconciles that send requests to the API server at the same time.
 const MAX_CONCURRENT: usize = 8;
+/// Maximum number of these whose policies have no pods.
+const MAX_IDLE: usize = 4;
 
 /// The parts of the operator that reconciles use.
 pub struct Context {
@@ -104,6 +106,8 @@ pub struct Context {
     pub leader_since: Instant,
     /// Permits for reconciles to send requests to the API server.
     pub api_permits: Semaphore,
+    /// Permits for those whose policies have no pods. At a start there may be a thousand of them, and nobody waits for their statuses.
+    pub idle_permits: Semaphore,
     /// Permits for those that count the replicas of a policy which is held back until they are known.
     pub count_permits: Semaphore,
 }
@@ -198,6 +202,7 @@ impl Context {
             listed: watch::Sender::default(),
             leader_since: Instant::now(),
             api_permits: Semaphore::new(MAX_CONCURRENT),
+            idle_permits: Semaphore::new(MAX_IDLE),
             count_permits: Semaphore::new(MAX_CONCURRENT),
             client,
             hub,

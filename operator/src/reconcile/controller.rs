@@ -10,6 +10,7 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use tokio::time::Instant;
 
+use crate::cluster::pods::pod::for_shared;
 use crate::distribution::session::Confirmation;
 use crate::events::pods;
 use crate::object_key::PolicyKey;
@@ -107,6 +108,13 @@ fn age(object: &DynamicObject, now: Timestamp) -> Duration {
     created.and_then(|created| now.duration_since(created.0).try_into().ok()).unwrap_or_default()
 }
 
+/// Reports whether something enforces an edit, or that is not known.
+fn has_pods(context: &Context, key: &PolicyKey, outcome: &Outcome) -> bool {
+    let Outcome::Published { selected, enforced_by, .. } = outcome else { return true };
+    let mut is_selected = for_shared(|labels| selected.selector.matches(labels));
+    enforced_by.service || context.pods.any(&key.namespace, |pod| is_selected(&pod.labels))
+}
+
 /// Computes the status from the tables and the API server as they are since the reconcile began, and writes it.
 async fn update_status(
     context: &Context,
@@ -134,7 +142,8 @@ async fn update_status(
         let _permit = context.count_permits.acquire().await?;
         count_replicas(context, key, &uid, &selected.selector).await?;
     }
-    let _permit = context.api_permits.acquire().await?;
+    let permits = if has_pods(context, key, &outcome) { &context.api_permits } else { &context.idle_permits };
+    let _permit = permits.acquire().await?;
     let facts = match &outcome {
         Outcome::Published { hash, selected, policy, .. } => {
             let pods = count_replicas(context, key, &uid, &selected.selector).await?;

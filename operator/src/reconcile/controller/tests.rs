@@ -354,3 +354,26 @@ async fn replicas_are_counted_every_second_while_the_status_of_many_pods_waits_l
     }
     assert!(waited > 1, "the status was computed as often");
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_status_of_a_policy_with_pods_does_not_wait_for_those_without() {
+    let controller = Controller::start(ApiServer::ListsNothing).listed();
+    // As many policies without pods as may be in the middle of requests.
+    let all = u32::try_from(controller.context.idle_permits.available_permits()).unwrap();
+    let others = controller.context.idle_permits.acquire_many(all).await.unwrap();
+    let written = || controller.written.lock().unwrap().len();
+    controller.apply("a", "1", 1, spec(1)).await;
+    assert_eq!(written(), 0);
+    controller.context.pods.insert_with_sidecar(&kube::api::ObjectMeta {
+        uid: Some("pod".into()),
+        name: Some("pod".into()),
+        namespace: Some("n".into()),
+        labels: Some([("app".to_owned(), "a".to_owned())].into()),
+        ..Default::default()
+    });
+    controller.apply("b", "2", 1, spec(2)).await;
+    assert_eq!(written(), 1);
+    drop(others);
+    idle().await;
+    assert_eq!(written(), 2);
+}
