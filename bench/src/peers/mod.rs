@@ -1,5 +1,5 @@
 //! Implementations that Sluice is compared with. nginx, the peer of the sidecar, is among the proxies of
-//! [`parts::proxy`](crate::parts::proxy).
+//! `parts::peers`.
 //!
 //! - [`governor`]: the crate of that name, in this process.
 //! - [`limitador`]: the crate of that name, in a child process.
