@@ -37,7 +37,7 @@ use crate::webhooks::path::WebhookPath;
 
 /// Maximum number of reconciles that send requests to the API server at the same time.
 const MAX_CONCURRENT: usize = 8;
-/// Maximum number of these whose policies have no pods.
+/// Maximum number of further ones, whose policies have no pods.
 const MAX_IDLE: usize = 4;
 
 /// The parts of the operator that reconciles use.
