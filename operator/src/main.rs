@@ -5,6 +5,11 @@ use std::time::Duration;
 use clap::Parser as _;
 use sluice_crds::EXPRESSION_THREAD;
 use sluice_operator::args::Command;
+use tikv_jemallocator::Jemalloc;
+
+/// Returns freed memory to the system, which the allocator of glibc does not after thousands of sidecars have connected at once.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 /// Makes a panic end the process, which starts again: an operator without one of its tasks would be worse than none. The
 /// parser of expressions is a library that reads what tenants write, in a thread of its own.

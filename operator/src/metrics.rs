@@ -202,9 +202,9 @@ impl Metrics {
         }
     }
 
-    /// Records that this replica is the leader.
-    pub fn set_leader(&self) {
-        self.leader.set(1);
+    /// Records whether this replica is the leader.
+    pub fn set_leader(&self, leads: bool) {
+        self.leader.set(i64::from(leads));
     }
 
     /// Records whether the API server does not call the webhook.

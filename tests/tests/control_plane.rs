@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use serde_json::json;
 use sluice_tests::components::{ControlClient, Operator};
 use sluice_tests::kubernetes::{ControlPlane, TestNamespace};
+use sluice_tests::process::free_port;
 use sluice_tests::wait::until;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -21,6 +22,32 @@ fn is_read(connection: &TcpStream) -> bool {
     let mut sockets = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let socket = sockets.find(|fields| fields[1] == server && fields[2] == client);
     socket.is_some_and(|fields| fields[4].ends_with(":00000000"))
+}
+
+#[tokio::test]
+async fn sessions_last_until_the_next_leader_listens() {
+    let (plane, name) = (ControlPlane::shared().await, "sluice-moves");
+    let mut operator = Operator::start(plane, name, STORE_URL).await;
+    let namespace = TestNamespace::create(plane.client().await, "moves").await;
+    let pod = namespace.pod("one", true, json!({"app": "a"})).await;
+    let token = namespace.token(&pod, "sluice.dev").await;
+    let mut session =
+        ControlClient::new(&operator.control_url, operator.ca_file()).connect(&token, None).await.unwrap();
+    session.policies().await;
+    let address = format!("127.0.0.1:{}", free_port());
+    let url = format!("https://{address}");
+    let mut next = Operator::begin(plane, name, STORE_URL, &url, &["--pod-name=next"]).await;
+    until("another replica waits for the lease", async || {
+        next.process.output().contains("the lease is watched").then_some(())
+    })
+    .await;
+    operator.process.signal();
+    while session.event().await.is_some() {}
+    TcpStream::connect(&address).await.expect("the next leader listens");
+    next.lead(plane, name).await;
+    let mut session = ControlClient::new(&url, next.ca_file()).connect(&token, None).await.unwrap();
+    session.policies().await;
+    assert_eq!(operator.process.stop(), Some(0));
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ const FIRST: Duration = Duration::from_millis(100);
 const MAX: Duration = Duration::from_secs(5);
 /// Minimum for the bounds of a sidecar that had a session: all sidecars lose theirs together when the leader
 /// ends.
-const SPREAD: Duration = Duration::from_secs(2);
+const SPREAD: Duration = Duration::from_secs(1);
 
 /// A sequence of failures.
 #[derive(Debug, Default)]

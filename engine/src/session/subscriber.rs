@@ -36,7 +36,7 @@ use crate::session::sse::{Event, Parser, SseError};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// A session without any bytes for this long is dead: the operator sends comments more often.
-const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time in which all content that the policies of an event refer to must arrive.
 const CONTENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes that are read at once.

@@ -81,6 +81,9 @@ struct Table {
     by_namespace: BTreeMap<String, BTreeMap<(String, String), Arc<Pod>>>,
     /// Facts by the UID of the pod.
     facts: HashMap<String, Known, RandomState>,
+    /// Numbers of the last changes by namespace, and the next number.
+    changes: HashMap<String, u64, RandomState>,
+    next_change: u64,
     /// Addresses by the UID of the pod.
     addresses: HashMap<String, Arc<[IpAddr]>, RandomState>,
     /// Facts about pods with a sidecar that were read before the watch has reported them, by UID.
@@ -105,8 +108,18 @@ impl Table {
         around.into_iter().flatten().flatten().map(|(_, pod)| pod)
     }
 
+    /// Notes that a pod of a namespace, or what is known about it, changes.
+    fn changed(&mut self, namespace: &str) {
+        self.next_change += 1;
+        match self.changes.get_mut(namespace) {
+            Some(last) => *last = self.next_change,
+            None => drop(self.changes.insert(namespace.to_owned(), self.next_change)),
+        }
+    }
+
     fn insert(&mut self, pod: Arc<Pod>) -> Option<Arc<Pod>> {
         let before = self.remove(&pod.namespace, &pod.uid);
+        self.changed(&pod.namespace);
         let of_namespace = self.by_namespace.entry(pod.namespace.clone()).or_default();
         of_namespace.insert((pod.name.clone(), pod.uid.clone()), pod.clone());
         self.by_uid.insert(pod.uid.clone(), pod);
@@ -116,10 +129,12 @@ impl Table {
     fn remove(&mut self, namespace: &str, uid: &str) -> Option<Arc<Pod>> {
         self.get(namespace, uid)?;
         let pod = self.by_uid.remove(uid)?;
+        self.changed(namespace);
         if let Some(of_namespace) = self.by_namespace.get_mut(namespace) {
             of_namespace.remove(&(pod.name.clone(), pod.uid.clone()));
             if of_namespace.is_empty() {
                 self.by_namespace.remove(namespace);
+                self.changes.remove(namespace);
             }
         }
         Some(pod)
@@ -139,6 +154,14 @@ struct Known {
     facts: Arc<PodFacts>,
     /// A pod without a sidecar, and the bounds with which it was looked at.
     bare: Option<(Arc<core::Pod>, Arc<Bounds>)>,
+}
+
+/// The state of the pods of a namespace and of what is known about them. A change makes it differ from all before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version {
+    /// Number of the last change, or `None` without pods.
+    change: Option<u64>,
+    bounds: Arc<Bounds>,
 }
 
 impl Pods {
@@ -263,6 +286,13 @@ impl Pods {
         table.by_namespace.get(namespace).is_some_and(|pods| pods.values().any(|pod| wanted(pod)))
     }
 
+    /// Returns the state of the pods of a namespace.
+    #[must_use]
+    pub fn version(&self, namespace: &str) -> Version {
+        let bounds = self.limit_ranges.bounds(namespace);
+        Version { change: self.read().changes.get(namespace).copied(), bounds }
+    }
+
     /// Returns the facts about the containers of pods of a namespace, or `None` for those that no longer run. The first call
     /// for a pod sends a request to the API server.
     pub async fn facts(
@@ -360,6 +390,7 @@ impl Pods {
         let known = table.neighbours(pod).filter_map(|other| table.facts.get(&other.uid));
         let facts = known.map(|known| &known.facts).find(|known| **known == facts).cloned().unwrap_or(facts);
         table.facts.insert(pod.uid.clone(), Known { facts, bare });
+        table.changed(&pod.namespace);
         // A change that the watch has reported meanwhile may be newer than the response.
         if Arc::ptr_eq(&current, pod) {
             table.addresses.insert(pod.uid.clone(), addresses);
@@ -401,7 +432,9 @@ impl Pods {
     fn look_again(&self, pod: &Pod, bounds: &Arc<Bounds>) -> Option<Arc<PodFacts>> {
         let (object, _) = self.read().facts.get(&pod.uid)?.bare.clone()?;
         let facts = Arc::new(PodFacts::read(&object, &self.config, bounds));
-        if let Some(known) = self.write().facts.get_mut(&pod.uid) {
+        let mut table = self.write();
+        table.changed(&pod.namespace);
+        if let Some(known) = table.facts.get_mut(&pod.uid) {
             *known = Known { facts: facts.clone(), bare: Some((object, bounds.clone())) };
         }
         Some(facts)

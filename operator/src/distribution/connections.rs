@@ -1,8 +1,8 @@
 //! The connections of the control port: a maximum for those of strangers, for those of each source, and for all, and
 //! TCP keepalive. A connection is a stranger's until it has shown a verified token or the name of a session. Strangers
 //! cannot take the places of sidecars that are connected, and must not stay for long. When there are too many, the oldest
-//! of the source that has by far the most makes room, so that a few sources do not keep new sidecars out. If no source has,
-//! a crowd of sidecars connects: each waits for its turn.
+//! of the source that has the most makes room if it has had its time, so that a few sources do not keep new sidecars out. Otherwise
+//! a crowd of sidecars connects, node by node perhaps: each waits for its turn.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -21,13 +21,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
-use tokio::time::{Sleep, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 use tower::Layer as _;
 
 /// The maxima of a control port.
 const MAXIMA: Maxima = Maxima { total: 45_000, strangers: 5_000, of_source: 1_000, strangers_of_source: 250 };
 /// Longest time that a connection waits for a place among the strangers.
 const MAX_WAIT: Duration = Duration::from_secs(10);
+/// Time in which a stranger's connection does not make room for others: that of a sidecar in a crowd.
+const UNDISTURBED: Duration = Duration::from_secs(5);
 /// Longest time for which a connection is a stranger's: the TLS handshake, the head, and the review of a token.
 const MAX_STRANGE: Duration = Duration::from_secs(30);
 /// Idle time after which the kernel probes whether the sidecar still exists.
@@ -69,8 +71,15 @@ struct Source {
     all: usize,
     /// Those that wait for a place among the strangers.
     waiting: usize,
-    /// The strangers' connections by their number, so the oldest first. Notified to end one.
-    strangers: BTreeMap<u64, Arc<Notify>>,
+    /// The strangers' connections by their number, so the oldest first.
+    strangers: BTreeMap<u64, Stranger>,
+}
+
+#[derive(Debug)]
+struct Stranger {
+    since: Instant,
+    /// Notified to end the connection.
+    end: Arc<Notify>,
 }
 
 impl Taken {
@@ -98,7 +107,7 @@ impl Taken {
         let of_source = self.sources.get_mut(&source)?;
         let (number, end) = (self.next, Arc::new(Notify::new()));
         of_source.waiting -= 1;
-        of_source.strangers.insert(number, end.clone());
+        of_source.strangers.insert(number, Stranger { since: Instant::now(), end: end.clone() });
         self.next += 1;
         self.strangers += 1;
         Some((number, end))
@@ -106,9 +115,9 @@ impl Taken {
 
     /// Notes that a connection is no longer a stranger's. Returns what ends it, or `None` if it was none.
     fn remove_stranger(&mut self, source: IpAddr, number: u64) -> Option<Arc<Notify>> {
-        let end = self.sources.get_mut(&source)?.strangers.remove(&number)?;
+        let stranger = self.sources.get_mut(&source)?.strangers.remove(&number)?;
         self.strangers -= 1;
-        Some(end)
+        Some(stranger.end)
     }
 
     fn remove(&mut self, source: IpAddr) {
@@ -121,12 +130,14 @@ impl Taken {
     }
 
     /// Ends the oldest connection of the source with the most strangers, unless a source that has `own` of them would
-    /// only displace its like.
+    /// only displace its like, or it is young.
     fn evict(&mut self, own: usize) -> bool {
         let largest = self.sources.iter().max_by_key(|(_, source)| source.strangers.len());
         let oldest = largest
             .filter(|(_, source)| source.strangers.len() > own + 1)
-            .and_then(|(address, source)| Some((*address, *source.strangers.first_key_value()?.0)));
+            .and_then(|(address, source)| Some((*address, source.strangers.first_key_value()?)))
+            .filter(|(_, (_, stranger))| stranger.since.elapsed() >= UNDISTURBED)
+            .map(|(address, (number, _))| (address, *number));
         let Some(end) = oldest.and_then(|(source, number)| self.remove_stranger(source, number)) else {
             return false;
         };
@@ -229,7 +240,8 @@ impl Connections {
                 if let Some(seated) = places.seat(source) {
                     return seated;
                 }
-                places.left.notified().await;
+                // One that is too young to make room will be older then.
+                let _ = timeout(UNDISTURBED, places.left.notified()).await;
             }
         });
         let (number, end) = seated.await.ok()?;
@@ -359,15 +371,19 @@ mod tests {
         assert!(taken.all == 0 && taken.strangers == 0 && taken.sources.is_empty());
     }
 
-    #[tokio::test]
-    async fn the_oldest_stranger_of_the_source_that_has_the_most_makes_room() {
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_stranger_of_the_source_that_has_the_most_makes_room_after_its_time() {
         let maxima = Maxima { total: 100, strangers: 6, of_source: 10, strangers_of_source: 4 };
         let connections = Connections::with_maxima(maxima);
         let sidecar = place(&connections, 1).unwrap();
         sidecar.is_sidecar();
         let many: Vec<_> = (0..4).map(|_| place(&connections, 1).unwrap()).collect();
         let few: Vec<_> = (0..2).map(|_| place(&connections, 2).unwrap()).collect();
-        let new = [place(&connections, 3).unwrap(), place(&connections, 3).unwrap()];
+        assert!(place(&connections, 3).is_none(), "in a crowd, one node connects before another");
+        let waiting = connections.clone();
+        let waiting = tokio::spawn(async move { waiting.place(source(3)).await });
+        tokio::time::sleep(UNDISTURBED).await;
+        let new = [waiting.await.unwrap().unwrap(), place(&connections, 3).unwrap()];
         let ended = |places: &[Arc<Place>]| places.iter().map(|place| is_ended(place)).collect::<Vec<_>>();
         assert_eq!(ended(&many), [true, true, false, false]);
         assert!(place(&connections, 3).is_none(), "all sources have two");

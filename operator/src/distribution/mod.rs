@@ -4,22 +4,24 @@
 //! - [`publication`]: a valid policy in the form in which it is distributed.
 //! - [`stores`]: the stores that sidecars count in.
 //! - [`hub`]: published policies, sessions and reports, in memory.
-//! - `replicas`: the replicas of a policy, and how long the policy is held back until they are known.
+//! - [`replicas`]: the replicas of a policy, and how long the policy is held back until they are known.
 //! - [`clients`]: what the hub knows about single clients.
 //! - [`session`]: one session, its reports and their expiry. `wakeup`: wakes it.
 //! - `connections`: how many there are of the control port. `source`: the network of an address.
 //! - `token_keys`: verifies tokens by the keys of the API server. `reviews`: how many others it reviews at once.
 //! - [`identity`]: reviews the token of a sidecar and finds its pod.
 //! - [`stream`]: sends the changes to one session, debounced. `encoded`: encodes equal events once. `reports`: reads its reports.
+//! - [`ending`]: ends all sessions when the next leader serves.
 //! - [`serve`]: the endpoints of the control port.
 
 pub mod clients;
 pub(crate) mod connections;
 mod encoded;
+pub mod ending;
 pub mod hub;
 pub mod identity;
 pub mod publication;
-mod replicas;
+pub mod replicas;
 mod reports;
 mod reviews;
 pub mod serve;

@@ -23,30 +23,31 @@ const NEARLY: u32 = 100;
 
 /// Pods by UID, each with its index in the order of the UIDs.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub struct Places {
     by_uid: HashMap<Arc<str>, u32, RandomState>,
     /// Their UIDs in order.
     sorted: Vec<Arc<str>>,
 }
 
 impl Places {
-    fn new(pods: &[&str]) -> Self {
-        let mut sorted = pods.to_vec();
+    /// Returns the places of pods, by their UIDs.
+    #[must_use]
+    pub fn of<'a>(pods: impl IntoIterator<Item = &'a str>) -> Arc<Self> {
+        let mut sorted: Vec<_> = pods.into_iter().collect();
         sorted.sort_unstable();
         sorted.dedup();
         let sorted: Vec<Arc<str>> = sorted.into_iter().map(Arc::from).collect();
         let by_uid = sorted.iter().cloned().zip(0..).collect();
-        Self { by_uid, sorted }
+        Arc::new(Self { by_uid, sorted })
     }
 
-    /// Reports whether these are its pods, each once.
-    fn is_of(&self, pods: &[&str]) -> bool {
-        let mut seen = vec![false; self.by_uid.len()];
-        let mut is_next = |uid: &&str| {
-            let place = self.by_uid.get(*uid).and_then(|&index| seen.get_mut(index as usize));
-            place.is_some_and(|seen| !std::mem::replace(seen, true))
-        };
-        pods.len() == self.by_uid.len() && pods.iter().all(&mut is_next)
+    fn are(self: &Arc<Self>, others: &Arc<Self>) -> bool {
+        Arc::ptr_eq(self, others) || self.sorted == others.sorted
+    }
+
+    /// Returns the UIDs of the pods in order.
+    pub fn pods(&self) -> impl Iterator<Item = &str> {
+        self.sorted.iter().map(|uid| &**uid)
     }
 
     /// Returns the index of a pod, and the count. A pod that is not among them is counted in addition.
@@ -93,16 +94,15 @@ impl Replicas {
     }
 
     /// Reports whether these pods were counted with the policy's current selector.
-    pub(super) fn are(&self, pods: &[&str]) -> bool {
-        self.current && self.pods.as_ref().is_some_and(|places| places.is_of(pods))
+    pub(super) fn are(&self, pods: &Arc<Places>) -> bool {
+        self.current && self.pods.as_ref().is_some_and(|own| own.are(pods))
     }
 
     /// Returns the replicas that were counted next with a policy's current selector: those of one of these others, if they are the
     /// same.
-    pub(super) fn counted<'a>(&self, pods: &[&str], mut others: impl Iterator<Item = &'a Self>) -> Self {
-        let shared = others.find_map(|other| other.pods.clone().filter(|places| places.is_of(pods)));
-        let pods = shared.unwrap_or_else(|| Arc::new(Places::new(pods)));
-        Self { pods: Some(pods), current: true, held_until: None, told: self.told }
+    pub(super) fn counted<'a>(&self, pods: &Arc<Places>, mut others: impl Iterator<Item = &'a Self>) -> Self {
+        let shared = others.find_map(|other| other.pods.as_ref().filter(|places| places.are(pods)));
+        Self { pods: Some(shared.unwrap_or(pods).clone()), current: true, held_until: None, told: self.told }
     }
 
     fn count(&self) -> u32 {
@@ -121,7 +121,7 @@ impl Replicas {
 
     /// Returns the UIDs of the pods, once they have been counted for the present edit.
     pub(super) fn pods(&self) -> Option<impl Iterator<Item = &str>> {
-        Some(self.pods.as_ref().filter(|_| self.current)?.sorted.iter().map(|uid| &**uid))
+        Some(self.pods.as_ref().filter(|_| self.current)?.pods())
     }
 
     /// Restarts the hold, if there is one. Called when the first session may begin.

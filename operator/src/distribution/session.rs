@@ -35,6 +35,8 @@ pub enum Confirmation {
     Nacked(String),
     /// The sidecar is connected, but has reported nothing about the policy or has reported another edit.
     Unconfirmed,
+    /// The sidecar is connected, and has reported nothing at all in this session yet.
+    AwaitsReport,
     /// The sidecar is not connected.
     NotConnected,
 }
@@ -94,6 +96,11 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// Reports whether the session lasts and has reported nothing.
+    fn awaits_report(&self) -> bool {
+        self.expires.is_some() && !self.ended
+    }
+
     /// Reports whether the session's reports still count.
     pub(super) fn counts(&self) -> bool {
         self.expires.is_none_or(|expires| Instant::now() < expires)
@@ -128,6 +135,7 @@ impl Session {
             Some(PolicyReport::Nacked { hash: nacked, reason }) if nacked == hash => {
                 reported.confirmation = Confirmation::Nacked(reason.clone());
             }
+            _ if self.awaits_report() => reported.confirmation = Confirmation::AwaitsReport,
             _ => {}
         }
         reported

@@ -20,8 +20,9 @@ mod debounce;
 mod tests;
 mod update;
 
-/// Longest silence before a comment, which reveals a broken connection. A sidecar takes a session for dead after twice this time.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Longest silence before a comment. A sidecar takes a session for dead after twice this time: an operator that hangs. TCP keepalive
+/// reveals one that is gone before that.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// Time after which a reader that accepts no data is considered gone.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time that a reader has to take the end of a session.

@@ -1,4 +1,4 @@
-//! The Lease of the leader.
+//! The Lease of the leader. Replicas that wait for it watch it.
 //!
 //! A replica takes over the Lease when its record has not changed for the whole lease duration, measured by
 //! the replica's own monotonic clock. No two machines' clocks are compared.
@@ -9,14 +9,20 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, ObjectMeta, PostParams};
-use tokio::time::Instant;
+use kube::runtime::watcher;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+use crate::cluster::watch::{Change, follow};
 
 /// Name of the Lease.
 pub const LEASE: &str = "sluice-operator";
 /// Time without a renewal after which other replicas may take the Lease.
 const DURATION: Duration = Duration::from_secs(15);
-/// Interval between attempts to acquire the Lease. Sidecars have no leader meanwhile.
+/// Interval between attempts to acquire a Lease that does not change.
 const ACQUIRE_EVERY: Duration = Duration::from_millis(500);
+/// Interval between looks whether another replica has taken the Lease.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Interval between renewals.
 const RENEW_EVERY: Duration = Duration::from_secs(4);
 /// Time without a successful renewal after which the leader gives up. Shorter than [`DURATION`], so that the
@@ -38,8 +44,33 @@ impl Leadership {
         Self { api: Api::namespaced(client, namespace), identity }
     }
 
-    /// Waits until this replica holds the Lease.
+    /// Returns the holder identity of this replica.
+    #[must_use]
+    pub fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// Waits until this replica holds the Lease. It tries at once when the Lease changes.
     pub async fn acquire(&self) {
+        let changed = Notify::new();
+        let only = watcher::Config::default().fields(&format!("metadata.name={LEASE}"));
+        let watching = follow(watcher::watcher(self.api.clone(), only), |change| {
+            if change == Change::Listed {
+                tracing::debug!("the lease is watched");
+            }
+            changed.notify_one();
+        });
+        let watching = async {
+            watching.await;
+            std::future::pending().await
+        };
+        tokio::select! {
+            () = watching => {}
+            () = self.acquire_when_free(&changed) => {}
+        }
+    }
+
+    async fn acquire_when_free(&self, changed: &Notify) {
         let mut seen: Option<(Option<String>, Instant)> = None;
         loop {
             match self.try_acquire(&mut seen).await {
@@ -47,8 +78,23 @@ impl Leadership {
                 Ok(false) => {}
                 Err(error) => tracing::warn!("the lease could not be acquired, trying again: {error:#}"),
             }
-            tokio::time::sleep(ACQUIRE_EVERY).await;
+            let _ = timeout(ACQUIRE_EVERY, changed.notified()).await;
         }
+    }
+
+    /// Reports whether another replica takes the Lease within a time.
+    pub async fn is_taken(&self, within: Duration) -> bool {
+        let taken = async {
+            loop {
+                let lease = self.api.get_opt(LEASE).await.ok().flatten();
+                let holder = lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default();
+                if !holder.is_empty() && holder != self.identity {
+                    return;
+                }
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        };
+        timeout(within, taken).await.is_ok()
     }
 
     /// Takes the Lease if it is free or stale. `seen` is the version found last and the time since which it

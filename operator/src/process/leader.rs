@@ -1,7 +1,8 @@
 //! The leader: serves sidecars, watches the cluster and reconciles policies while this replica holds the
-//! lease.
+//! lease. When it is told to stop, it writes nothing any more, and serves the sidecars until the next leader does.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use axum_server::Handle;
 use sluice_config::policy::Mode;
+use tokio::task::JoinHandle;
 
 use crate::args::Args;
 use crate::certificates::secret::Certificates;
@@ -19,10 +21,11 @@ use crate::cluster::watch::{Change, NamespaceChange};
 use crate::distribution::hub::Hub;
 use crate::distribution::serve as distribution;
 use crate::events::Events;
-use crate::leadership::endpoint;
+use crate::leadership::endpoint::ControlService;
 use crate::leadership::lease::Leadership;
 use crate::metrics::Metrics;
 use crate::object_key::PolicyKey;
+use crate::process::hand_over::hand_over;
 use crate::process::{control_port, listen};
 use crate::queue::Queue;
 use crate::reconcile::concerned::concerned;
@@ -35,6 +38,8 @@ use crate::webhooks::keep::Webhooks;
 
 /// Interval between reads of Secrets, and between writes of objects that another client may have changed.
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
+/// Delay before a write that has failed is tried again.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The parts that the leader runs.
 pub struct Leader {
@@ -62,19 +67,70 @@ pub struct Leader {
     pub leadership: Arc<Leadership>,
 }
 
+/// The parts that exist while it leads.
+struct Leading {
+    context: Arc<Context>,
+    stores: StoreController,
+    resets: ResetController,
+    control_port: JoinHandle<io::Result<()>>,
+    /// Ends when the lease is lost.
+    lease: JoinHandle<anyhow::Error>,
+}
+
 impl Leader {
-    /// Waits for the lease and leads until it is lost or a part fails.
-    pub async fn lead(self) -> anyhow::Result<()> {
+    /// Waits for the lease and leads until it is lost, a part fails, or `stop` completes.
+    pub async fn lead(self, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
+        let mut stop = std::pin::pin!(stop);
+        let leading = tokio::select! {
+            leading = self.begin() => leading?,
+            () = &mut stop => return Ok(()),
+        };
+        let Leading { context, stores, resets, mut control_port, mut lease } = leading;
+        let distribution = async { tokio::join!(watch_cluster(&context), controller::run(context.clone())) };
+        let mut distribution = std::pin::pin!(distribution);
+        tokio::select! {
+            error = &mut lease => Err(error.unwrap_or_else(anyhow::Error::from)),
+            ended = &mut control_port => {
+                ended.map_err(io::Error::from).flatten().context("the control port could not be served")
+            }
+            _ = &mut distribution => Ok(()),
+            () = self.watch_settings(&context) => Ok(()),
+            () = self.refresh_certificates() => Ok(()),
+            () = self.keep_control_service(&context) => Ok(()),
+            () = self.keep_service_certificate() => Ok(()),
+            () = stores.run() => Ok(()),
+            () = resets.run() => Ok(()),
+            () = queue_users_of_stores(&context) => Ok(()),
+            () = queue_bounded(&context, &self.injection) => Ok(()),
+            () = self.publish_authority(&context) => Ok(()),
+            () = context.authority_maps.watch(self.client.clone()) => Ok(()),
+            () = self.webhooks(&context).keep() => Ok(()),
+            () = queue_all_when_the_webhook_changes(&context) => Ok(()),
+            () = &mut stop => {
+                lease.abort();
+                context.hand_over();
+                self.metrics.set_leader(false);
+                tokio::select! {
+                    () = self.hand_over() => {}
+                    _ = &mut distribution => {}
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits for the lease, and begins to serve sidecars.
+    async fn begin(&self) -> anyhow::Result<Leading> {
         if !self.args.no_lease {
             self.leadership.acquire().await;
         }
         // In a task of its own, so that nothing else delays a renewal.
         let (leadership, no_lease) = (self.leadership.clone(), self.args.no_lease);
-        let lease_lost = tokio::spawn(async move {
+        let lease = tokio::spawn(async move {
             if no_lease { std::future::pending().await } else { leadership.hold().await }
         });
         tracing::info!("this replica is the leader");
-        self.metrics.set_leader();
+        self.metrics.set_leader(true);
         self.certificates.refresh(true).await?;
         let context = Arc::new(Context::new(
             self.client.clone(),
@@ -103,46 +159,51 @@ impl Leader {
         let tls = self.certificates.tls.clone();
         let control_port =
             control_port::serve(listen::bind(self.args.control_listen)?, tls, self.handle.clone(), router);
-        self.take_endpoint().await?;
-        tokio::select! {
-            error = lease_lost => Err(error.unwrap_or_else(anyhow::Error::from)),
-            ended = control_port => ended.context("the control port could not be served"),
-            () = watch_cluster(&context) => Ok(()),
-            () = self.watch_settings(&context) => Ok(()),
-            () = controller::run(context.clone()) => Ok(()),
-            () = self.refresh_certificates() => Ok(()),
-            () = self.keep_service_certificate() => Ok(()),
-            () = stores.run() => Ok(()),
-            () = resets.run() => Ok(()),
-            () = queue_users_of_stores(&context) => Ok(()),
-            () = queue_bounded(&context, &self.injection) => Ok(()),
-            () = self.publish_authority(&context) => Ok(()),
-            () = context.authority_maps.watch(self.client.clone()) => Ok(()),
-            () = self.webhooks(&context).keep() => Ok(()),
-            () = queue_all_when_the_webhook_changes(&context) => Ok(()),
+        let control_port = tokio::spawn(control_port);
+        Ok(Leading { context, stores, resets, control_port, lease })
+    }
+
+    /// The control Service as this replica uses it.
+    fn control_service(&self) -> ControlService<'_> {
+        ControlService {
+            client: self.client.clone(),
+            service: (&self.args.namespace, &self.args.control_service),
+            ips: &self.args.pod_ips,
+            port: self.args.control_listen.port(),
+            identity: self.leadership.identity(),
         }
     }
 
-    /// Points the control Service at this replica, unless it leads without a lease.
-    async fn take_endpoint(&self) -> anyhow::Result<()> {
-        let args = &self.args;
-        if args.no_lease {
-            return Ok(());
+    /// Keeps the control Service pointed at this replica once sessions can begin, unless it leads without a lease. The leader before
+    /// keeps its sessions until then.
+    async fn keep_control_service(&self, context: &Context) {
+        if self.args.no_lease {
+            return std::future::pending().await;
         }
-        let (ips, port) = (&args.pod_ips, args.control_listen.port());
-        endpoint::take_over(self.client.clone(), &args.namespace, &args.control_service, ips, port).await
+        tokio::join!(self.hub.opened(), context.pods.listed());
+        loop {
+            let taken = self.control_service().take_over().await;
+            if let Err(error) = &taken {
+                tracing::warn!("the control Service could not be pointed at this replica: {error:#}");
+            }
+            // A late write of a former leader may have changed it.
+            tokio::time::sleep(if taken.is_ok() { REFRESH_EVERY } else { RETRY }).await;
+        }
     }
 
-    /// Renews the certificates when they are due, and keeps the control Service pointed at this replica.
+    /// Hands the sidecars over to the next leader, unless there cannot be one.
+    async fn hand_over(&self) {
+        if !self.args.no_lease {
+            hand_over(&self.hub, &self.leadership, &self.control_service(), &self.handle).await;
+        }
+    }
+
+    /// Renews the certificates when they are due.
     async fn refresh_certificates(&self) {
         loop {
             tokio::time::sleep(REFRESH_EVERY).await;
             if let Err(error) = self.certificates.refresh(true).await {
                 tracing::warn!("the certificates could not be refreshed: {error:#}");
-            }
-            // A late write of a former leader may have changed it.
-            if let Err(error) = self.take_endpoint().await {
-                tracing::warn!("the control Service could not be pointed at this replica: {error:#}");
             }
         }
     }

@@ -1,5 +1,5 @@
 //! Starts and stops the operator. Every replica serves admission; the replica with the lease also serves
-//! sidecars and writes status. SIGTERM ends the sessions, releases the lease and finishes the admission reviews in
+//! sidecars and writes status. After SIGTERM it hands sidecars over to the next leader, and finishes the admission reviews in
 //! flight. A lost lease ends the process.
 
 use std::sync::Arc;
@@ -115,8 +115,12 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         handle: control.clone(),
         leadership: leadership.clone(),
     };
+    let stop = async {
+        stop_signal().await;
+        readiness.set(false);
+    };
     let outcome = tokio::select! {
-        outcome = leader.lead() => outcome,
+        outcome = leader.lead(stop) => outcome,
         () = serve_admission(&args, &client, &certificates, &readiness, &injection.limit_ranges) => Ok(()),
         () = injection.limit_ranges.watch(client.clone()) => Ok(()),
         () = publish(client.clone(), &args.pod_name, waiting) => Ok(()),
@@ -125,12 +129,11 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             Some(Ok(Err(error))) => Err(error).context("the webhook or the admin port could not be served"),
             _ => Err(anyhow::anyhow!("the server of the webhook or of the admin port has stopped")),
         },
-        () = stop_signal() => Ok(()),
     };
     readiness.set(false);
-    // Sidecars look for the next leader at once.
+    // The sidecars that still have a session look for the next leader at once.
     control.shutdown();
-    hub.end_sessions();
+    hub.end_sessions(usize::MAX);
     // Without the lease, another replica may be the leader already, so nothing is finished.
     handle.graceful_shutdown(Some(if outcome.is_ok() { DRAIN_TIMEOUT } else { Duration::ZERO }));
     if !args.no_lease {

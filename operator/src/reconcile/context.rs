@@ -26,6 +26,7 @@ use crate::object_key::PolicyKey;
 use crate::queue::Queue;
 use crate::reconcile::absent::AbsentPods;
 use crate::reconcile::compile::Compilations;
+use crate::reconcile::counted::LastCounted;
 use crate::reconcile::key_sets::KeySets;
 use crate::reconcile::pace::Pace;
 use crate::reconcile::services_of_policies::ServicesOfPolicies;
@@ -78,6 +79,8 @@ pub struct Context {
     pub authority_maps: AuthorityMaps,
     /// Workloads and pods that were looked for because a policy has no pods.
     pub absent: AbsentPods,
+    /// The pods that were counted last.
+    pub last_counted: LastCounted,
     /// Services that select pods of each policy.
     pub services_of_policies: ServicesOfPolicies,
     /// When each policy's status may be computed next.
@@ -104,6 +107,8 @@ pub struct Context {
     pub told: Told,
     /// Time at which this replica became the leader.
     pub leader_since: Instant,
+    /// Whether it hands its sidecars over to the next leader, which alone writes status.
+    hands_over: watch::Sender<bool>,
     /// Permits for reconciles to send requests to the API server.
     pub api_permits: Semaphore,
     /// Permits for those whose policies have no pods. At a start there may be a thousand of them, and nobody waits for their statuses.
@@ -194,6 +199,7 @@ impl Context {
             webhook_path: WebhookPath::default(),
             authority_maps: AuthorityMaps::default(),
             absent: AbsentPods::default(),
+            last_counted: LastCounted::default(),
             services_of_policies: ServicesOfPolicies::default(),
             pace: Pace::default(),
             writes: Writes::default(),
@@ -201,6 +207,7 @@ impl Context {
             stores: Arc::default(),
             listed: watch::Sender::default(),
             leader_since: Instant::now(),
+            hands_over: watch::Sender::default(),
             api_permits: Semaphore::new(MAX_CONCURRENT),
             idle_permits: Semaphore::new(MAX_IDLE),
             count_permits: Semaphore::new(MAX_CONCURRENT),
@@ -212,6 +219,16 @@ impl Context {
             pod_events,
             told: Told::default(),
         }
+    }
+
+    /// Ends and prevents all writes of status.
+    pub fn hand_over(&self) {
+        self.hands_over.send_replace(true);
+    }
+
+    /// Waits until this replica hands its sidecars over to the next leader.
+    pub async fn handed_over(&self) {
+        let _ = self.hands_over.subscribe().wait_for(|hands_over| *hands_over).await;
     }
 
     /// Waits until the first lists of all tables are complete. A status made from a part of a list would be

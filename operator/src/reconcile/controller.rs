@@ -98,6 +98,7 @@ async fn reconcile(context: &Context, key: &PolicyKey) -> anyhow::Result<()> {
     let Some(outcome) = publish(context, key, &object, compiled, resolution)? else { return Ok(()) };
     tokio::select! {
         () = context.policies.superseded(key, &object) => Ok(()),
+        () = context.handed_over() => Ok(()),
         result = update_status(context, key, &object, outcome, began) => result,
     }
 }

@@ -12,23 +12,22 @@ use tokio::time::Instant;
 
 use crate::cluster::pods::pod::{Pod, PodFacts, for_shared};
 use crate::cluster::services::Service;
+use crate::distribution::replicas::Places;
 use crate::distribution::session::{Confirmation, Reported};
 use crate::events::pods::{Unlimited, UnlimitedPod};
 use crate::injection::decide::is_opted_out;
 use crate::object_key::{PolicyKey, StoreKey};
 use crate::pod_selector::PodSelector;
 use crate::reconcile::context::Context;
+use crate::reconcile::counted::Counted;
 use crate::reconcile::facts::{CountedPod, Facts, Injection, StoreFact};
 use crate::reconcile::label_sets::{label_set, unique_by};
 use crate::reconcile::select_pods::SelectedPods;
 
-/// A counted pod with the facts about its containers.
-pub type Counted = (Arc<Pod>, Arc<PodFacts>);
-
 /// The pods that count for a policy.
 pub struct CountedPods {
-    /// Those that it selects, ordered by name.
-    pub selected: Vec<Counted>,
+    /// Those that it selects.
+    pub selected: Arc<Counted>,
     /// Those of the service, if it enforces the policy, ordered by name.
     pub service: Vec<Arc<Pod>>,
 }
@@ -41,7 +40,7 @@ pub async fn count_replicas(
     uid: &str,
     selector: &PodSelector,
 ) -> kube::Result<CountedPods> {
-    let selected = count_pods(context, &key.namespace, selector).await?;
+    let selected = context.last_counted.count(&context.pods, &key.namespace, selector).await?;
     let service = match &context.service {
         Some(account) if context.hub.is_enforced_by_service(uid) => {
             let runs = |pod: &Pod| pod.ends.is_none() && account.has_pod(&pod.namespace, &pod.labels);
@@ -49,28 +48,14 @@ pub async fn count_replicas(
         }
         Some(_) | None => Vec::new(),
     };
-    let injected = selected.iter().filter(|(_, facts)| facts.injected).map(|(pod, _)| pod);
-    // A pod of the service that has a sidecar counts once.
-    let is_injected = |pod: &Pod| injected.clone().any(|other| other.uid == pod.uid);
-    let others = service.iter().filter(|pod| !is_injected(pod));
-    let replicas: Vec<_> = injected.clone().chain(others).map(|pod| pod.uid.as_str()).collect();
-    context.hub.set_replicas(uid, selector, &replicas);
+    if service.is_empty() {
+        context.hub.set_replicas(uid, selector, &selected.injected);
+    } else {
+        // A pod of the service that has a sidecar counts once.
+        let replicas = selected.injected.pods().chain(service.iter().map(|pod| pod.uid.as_str()));
+        context.hub.set_replicas(uid, selector, &Places::of(replicas));
+    }
     Ok(CountedPods { selected, service })
-}
-
-async fn count_pods(
-    context: &Context,
-    namespace: &str,
-    selector: &PodSelector,
-) -> kube::Result<Vec<Counted>> {
-    let mut is_selected = for_shared(|labels| selector.matches(labels));
-    let running = context.pods.select(namespace, |pod| pod.ends.is_none() && is_selected(&pod.labels));
-    let facts = context.pods.facts(namespace, &running).await?;
-    // A label opts the next pod out. A sidecar that runs enforces the policy whatever the label says now.
-    let is_counted =
-        |pod: &Pod, facts: &PodFacts| !facts.host_network && (facts.injected || !is_opted_out(&pod.labels));
-    let pods = running.into_iter().zip(facts).filter_map(|(pod, facts)| Some((pod, facts?)));
-    Ok(pods.filter(|(pod, facts)| is_counted(pod, facts)).collect())
 }
 
 /// Collects the facts about a published policy, given its counted pods, as they are `since` a moment or later.
@@ -86,8 +71,8 @@ pub async fn dereference(
     let namespace = &key.namespace;
     let services = context.services.in_namespace(namespace);
     let endpoint_slices = context.endpoint_slices.in_namespace(namespace);
-    let unlimited = find_unlimited(context, key, &services, &pods).await?;
-    let (pods, facts): (Vec<_>, Vec<_>) = pods.into_iter().unzip();
+    let unlimited = find_unlimited(context, key, &services, &pods.pods).await?;
+    let (pods, facts): (Vec<_>, Vec<_>) = pods.pods.iter().cloned().unzip();
     let addresses = match endpoint_slices.as_slice() {
         [] => vec![None; pods.len()],
         _ => context.pods.addresses(namespace, &pods).await?,
@@ -163,7 +148,7 @@ async fn find_unlimited(
     context: &Context,
     key: &PolicyKey,
     services: &[Arc<Service>],
-    counted: &[Counted],
+    counted: &[(Arc<Pod>, Arc<PodFacts>)],
 ) -> kube::Result<Vec<UnlimitedPod>> {
     let keys: BTreeSet<&String> = services.iter().flat_map(|service| service.selector.keys()).collect();
     let mut kinds: Vec<_> = counted.iter().map(|(pod, _)| &pod.labels).collect();

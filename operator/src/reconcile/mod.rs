@@ -8,7 +8,7 @@
 //! - [`tables`]: builds the tables of overrides; [`key_sets`]: reads public keys.
 //! - [`mod@publish`]: publishes the result to the sidecars. Neither waits nor fails.
 //! - [`mod@dereference`]: finds the pods and confirmations of the policy, and the routes to these pods. May send
-//!   requests to the API server.
+//!   requests to the API server. [`counted`]: the pods that count.
 //! - [`mod@status`]: computes the status from these facts. Pure.
 //! - [`report`]: writes the status if it has changed. [`writes`]: how often. [`pace`]: how often it is computed.
 //!
@@ -26,6 +26,7 @@ pub mod concerned;
 pub mod contents;
 pub mod context;
 pub mod controller;
+pub mod counted;
 pub mod dereference;
 pub mod facts;
 pub mod key_sets;

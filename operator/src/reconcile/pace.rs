@@ -14,13 +14,15 @@ use crate::object_key::PolicyKey;
 /// Wait before a status is computed. The policy stays claimed meanwhile, so the events of a burst (reports and
 /// pods of a rollout) lead to one more reconcile, and not to one each.
 pub(super) const SETTLE: Duration = Duration::from_millis(50);
-/// Time between two computations, for each pod that the policy selects, and the longest one.
+/// Time between two computations, for each pod that the policy selects, and the longest one for a new edit.
 const OF_A_POD: Duration = Duration::from_micros(250);
 const MAX_INTERVAL: Duration = Duration::from_secs(2);
+/// Longest time between two computations while pods keep coming.
+const MAX_WHILE_PODS_COME: Duration = Duration::from_secs(4);
 /// Longest time for which changes of replicas wait for the status.
 pub(super) const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the time between two computations doubles.
-const LONGEST_STREAK: u32 = 3;
+const LONGEST_STREAK: u32 = 4;
 
 /// When the status of each policy was computed, and how long the next computation has to wait.
 #[derive(Default)]
@@ -39,7 +41,7 @@ struct Turn {
 impl Turn {
     fn due(&self, is_new: bool) -> Instant {
         let doubled = self.interval * if is_new { 1 } else { 1 << self.streak };
-        self.computed + doubled.min(MAX_INTERVAL)
+        self.computed + doubled.min(MAX_WHILE_PODS_COME)
     }
 }
 
@@ -96,7 +98,7 @@ mod tests {
         let (pace, key, mut now) = (Pace::default(), PolicyKey::new("n", "p"), Instant::now());
         let (one, other) = (PolicyHash::of("one"), PolicyHash::of("other"));
         let interval = OF_A_POD * 1_000;
-        for times in [1, 2, 4, 8, 8] {
+        for times in [1, 2, 4, 8, 16, 16] {
             pace.computed(&key, 1_000, Some(one.clone()), now);
             assert_eq!(pace.wait(&key, false, Some(&one), now), interval * times);
             assert_eq!(
@@ -111,10 +113,12 @@ mod tests {
         now += interval * 2;
         pace.computed(&key, 1_000, None, now);
         assert_eq!(pace.wait(&key, false, Some(&one), now), interval);
-        for _ in 0..3 {
+        now += MAX_WHILE_PODS_COME;
+        for wait in [MAX_INTERVAL, MAX_WHILE_PODS_COME, MAX_WHILE_PODS_COME] {
             pace.computed(&key, 10_000, None, now);
-            assert_eq!(pace.wait(&key, false, Some(&one), now), MAX_INTERVAL);
-            now += MAX_INTERVAL;
+            assert_eq!(pace.wait(&key, false, Some(&one), now), wait);
+            assert_eq!(pace.wait(&key, true, Some(&one), now), MAX_INTERVAL, "a new edit");
+            now += wait;
         }
     }
 }

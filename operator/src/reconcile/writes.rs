@@ -14,23 +14,33 @@ use crate::object_key::PolicyKey;
 const MIN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The time of the last write of each policy.
-#[derive(Default)]
-pub struct Writes(Mutex<HashMap<PolicyKey, Instant>>);
+pub struct Writes {
+    /// A leader that has just started finds smaller numbers until all sidecars have connected.
+    began: Instant,
+    last: Mutex<HashMap<PolicyKey, Instant>>,
+}
+
+impl Default for Writes {
+    fn default() -> Self {
+        Self { began: Instant::now(), last: Mutex::default() }
+    }
+}
 
 impl Writes {
     /// Returns how long a write that changes numbers and texts only has to wait.
     pub(super) fn wait(&self, key: &PolicyKey, now: Instant) -> Option<Duration> {
-        let due = *self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key)? + MIN_INTERVAL;
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied();
+        let due = last.unwrap_or(self.began) + MIN_INTERVAL;
         due.checked_duration_since(now).filter(|wait| !wait.is_zero())
     }
 
     pub(super) fn written(&self, key: &PolicyKey, now: Instant) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), now);
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), now);
     }
 
     /// Forgets a deleted policy.
     pub fn forget(&self, key: &PolicyKey) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 }
 
@@ -71,8 +81,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_minor_change_waits_ten_seconds_after_each_write() {
+    async fn a_minor_change_waits_ten_seconds_after_each_write_and_after_the_start() {
         let (writes, key) = (Writes::default(), PolicyKey::new("n", "p"));
+        assert_eq!(writes.wait(&key, Instant::now()), Some(MIN_INTERVAL));
+        tokio::time::advance(MIN_INTERVAL).await;
         assert_eq!(writes.wait(&key, Instant::now()), None);
         writes.written(&key, Instant::now());
         tokio::time::advance(Duration::from_secs(4)).await;

@@ -47,7 +47,7 @@ const NUMBERS_EVERY: Duration = Duration::from_secs(10);
 /// Interval between checks whether the certificate of the embedded Redis is due for renewal.
 const CERTIFICATE_EVERY: Duration = Duration::from_secs(600);
 /// Shortest interval between reconciles for reports of sidecars. While many connect, each of them changes a number of the status.
-const REPORTS_EVERY: Duration = Duration::from_secs(1);
+const REPORTS_EVERY: Duration = Duration::from_secs(2);
 /// Time in which changes are collected.
 const SETTLE: Duration = Duration::from_millis(100);
 /// Maximum number of stores of a namespace.

@@ -47,6 +47,19 @@ impl Operator {
         control_url: &str,
         more_arguments: &[&str],
     ) -> Self {
+        let mut this = Self::begin(plane, namespace, store_url, control_url, more_arguments).await;
+        this.lead(plane, namespace).await;
+        this
+    }
+
+    /// Starts an operator, which may wait for another one to end.
+    pub async fn begin(
+        plane: &ControlPlane,
+        namespace: &str,
+        store_url: &str,
+        control_url: &str,
+        more_arguments: &[&str],
+    ) -> Self {
         let control: u16 = control_url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
         let client = plane.client().await;
         let object = serde_json::from_value(json!({"metadata": {"name": namespace}})).expect("a namespace");
@@ -70,24 +83,31 @@ impl Operator {
         let kubeconfig = ("KUBECONFIG", plane.kubeconfig().display().to_string());
         let log = directory.path().join("operator.log");
         let process = Process::start(&binary("sluice-operator"), &arguments, &[kubeconfig], &log, "TERM");
-        let mut this = Self {
+        Self {
             process,
             control_url: format!("https://127.0.0.1:{control}"),
             admin_url: format!("http://127.0.0.1:{admin}"),
             webhook_url: format!("https://127.0.0.1:{webhook}"),
             ca_file: plane.directory().join(format!("{namespace}.crt")),
             _directory: directory,
-        };
+        }
+    }
+
+    /// Waits until it leads, and reads its certificate.
+    ///
+    /// # Panics
+    /// When it ends before.
+    pub async fn lead(&mut self, plane: &ControlPlane, namespace: &str) {
+        let control = self.control_url.trim_start_matches("https://").to_owned();
         until("the operator leads", async || {
-            assert!(this.process.is_running(), "the operator has ended:\n{}", this.process.output());
-            tokio::net::TcpStream::connect(("127.0.0.1", control)).await.ok()
+            assert!(self.process.is_running(), "the operator has ended:\n{}", self.process.output());
+            tokio::net::TcpStream::connect(&control).await.ok()
         })
         .await;
-        let secrets: Api<Secret> = Api::namespaced(client, namespace);
+        let secrets: Api<Secret> = Api::namespaced(plane.client().await, namespace);
         let secret = secrets.get("sluice-certificates").await.expect("the operator created its certificates");
         let ca = secret.data.and_then(|mut data| data.remove("ca.crt")).expect("a CA certificate").0;
-        std::fs::write(this.ca_file(), ca).expect("the directory is writable");
-        this
+        std::fs::write(self.ca_file(), ca).expect("the directory is writable");
     }
 
     /// Returns the file with the operator's CA certificate.

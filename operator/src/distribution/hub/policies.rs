@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{DistributedPolicy, Hub};
 use crate::distribution::publication::{Publication, PublishedEdit};
-use crate::distribution::replicas::Replicas;
+use crate::distribution::replicas::{Places, Replicas};
 use crate::distribution::wakeup::Changed;
 use crate::object_key::PolicyKey;
 use crate::pod_selector::PodSelector;
@@ -195,10 +195,9 @@ impl Hub {
         self.changed();
     }
 
-    /// Sets the replicas of a policy, by the UIDs of the pods, unless its selector has changed since they
-    /// were counted. If the replicas have changed, wakes the sessions of all selected pods, at once if the policy is held
-    /// back until they are known.
-    pub fn set_replicas(self: &Arc<Self>, uid: &str, selector: &PodSelector, pods: &[&str]) {
+    /// Sets the replicas of a policy, unless its selector has changed since they were counted. If the replicas have changed,
+    /// wakes the sessions of all selected pods, at once if the policy is held back until they are known.
+    pub fn set_replicas(self: &Arc<Self>, uid: &str, selector: &PodSelector, pods: &Arc<Places>) {
         let mut state = self.lock();
         let policy = state.policies.get(uid).filter(|policy| policy.selector == *selector);
         let Some(policy) = policy.filter(|policy| !policy.replicas.are(pods)) else { return };

@@ -9,7 +9,6 @@ use sluice_crds::policy::Enforcer;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::indexed::Indexed;
 use super::{ALL_NAMESPACES, Hub, State};
 use crate::cluster::pods::pod::Labels;
 use crate::distribution::identity::Identity;
@@ -88,11 +87,13 @@ impl Hub {
         });
     }
 
-    /// Ends all sessions, so that sidecars look for the next leader.
-    pub fn end_sessions(&self) {
+    /// Ends a number of sessions, so that their sidecars look for the next leader.
+    pub fn end_sessions(&self, count: usize) {
         let mut state = self.lock();
-        state.sessions = Indexed::default();
-        state.names.clear();
+        let some: Vec<_> = state.sessions.iter().map(|(uid, _)| uid).take(count).cloned().collect();
+        for uid in some {
+            state.remove_session(&uid);
+        }
     }
 
     /// Ends the session of a deleted pod and discards its reports.

@@ -8,6 +8,7 @@ use crate::distribution::fixtures::{
     POD_UID, hub, identity, key, policies, publication, publish, selector, shared, strict,
 };
 use crate::distribution::publication::PublishedEdit;
+use crate::distribution::replicas::Places;
 use crate::distribution::session::{Confirmation, EXPIRY};
 use crate::distribution::stores::StoreSource;
 use crate::object_key::StoreKey;
@@ -86,7 +87,7 @@ async fn a_confirmation_counts_for_its_hash_and_expires_after_its_session() {
     let hash = publish_one(&hub);
     assert_eq!(confirmation(&hub, &hash), Confirmation::NotConnected);
     let _closed = hub.connect(identity(&[("app", "a")]), "s");
-    assert_eq!(confirmation(&hub, &hash), Confirmation::Unconfirmed);
+    assert_eq!(confirmation(&hub, &hash), Confirmation::AwaitsReport);
     assert!(!hub.report("guess", applied(&hash)));
     assert!(hub.report("s", applied(&hash)));
     assert_eq!(confirmation(&hub, &hash), Confirmation::Applied);
@@ -154,7 +155,7 @@ async fn every_policy_is_published_in_shadow_mode_while_the_installation_is() {
         };
         all.map(policy).collect::<Vec<_>>()
     };
-    hub.set_replicas("2", &selector("a"), &[POD_UID]);
+    hub.set_replicas("2", &selector("a"), &Places::of([POD_UID]));
     assert_eq!(modes(&hub), [Mode::Enforce; 2]);
     hub.report("s", applied(&hash));
     let mut version = hub.version();

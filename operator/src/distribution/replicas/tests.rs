@@ -11,7 +11,7 @@ use crate::distribution::fixtures::{
 use crate::distribution::hub::Hub;
 
 fn set(hub: &Arc<Hub>, uid: &str, selector: &PodSelector, pods: &[&str]) {
-    hub.set_replicas(uid, selector, pods);
+    hub.set_replicas(uid, selector, &Places::of(pods.iter().copied()));
 }
 
 #[tokio::test]
@@ -84,7 +84,7 @@ async fn changes_of_replicas_wake_sessions_once_a_second_for_all_policies_of_a_n
             let pods: Vec<_> = (0..count).map(|n| n.to_string()).collect();
             let pods: Vec<_> = pods.iter().map(String::as_str).collect();
             for uid in ["1", "2"] {
-                changing.set_replicas(uid, &selector("a"), &pods);
+                set(&changing, uid, &selector("a"), &pods);
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -22,6 +22,7 @@ use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
 
 use super::*;
 use crate::distribution::fixtures::{POD_UID, hub, identity, publish, shared, strict};
+use crate::distribution::replicas::Places;
 
 /// The events of a session, without comments.
 struct Reader {
@@ -77,7 +78,7 @@ fn publish_to_all(hub: &Hub, uid: &str, policy: &CompiledPolicy) {
 fn set_replicas(hub: &Arc<Hub>, uid: &str, selector: &PodSelector, count: usize) {
     let others: Vec<_> = (1..count).map(|n| format!("zz-{n:04}")).collect();
     let pods: Vec<_> = others.iter().map(String::as_str).chain([POD_UID]).collect();
-    hub.set_replicas(uid, selector, &pods);
+    hub.set_replicas(uid, selector, &Places::of(pods));
 }
 
 fn uids(message: &Value) -> String {
@@ -110,7 +111,7 @@ async fn replicas_are_sent_before_policies_and_seldom_for_many_changes() {
     // The policies are not sent again for that, and an edit does not send the replicas again.
     publish_to_all(&hub, "1", &CompiledPolicy { mode: Mode::Shadow, ..shared() });
     assert_eq!(reader.next().await.0, "policies");
-    hub.set_replicas("1", &PodSelector::all(), &["another"]);
+    hub.set_replicas("1", &PodSelector::all(), &Places::of(["another"]));
     assert_eq!(reader.next().await, live(1, 2), "the pod has a session and is counted in addition");
 }
 
@@ -192,7 +193,7 @@ async fn a_session_that_changes_do_not_concern_still_receives_comments() {
             }
         });
         for _ in 0..6 {
-            let received = tokio::time::timeout(Duration::from_secs(16), reader.next_text()).await;
+            let received = tokio::time::timeout(Duration::from_secs(31), reader.next_text()).await;
             assert_eq!(received.expect("the session is silent"), ": keep-alive\n\n");
         }
         edits.abort();

@@ -193,8 +193,10 @@ enum DuringGrace {
 
 /// Decides for a new leader. Its missing confirmations say little while sidecars are still connecting to it.
 fn during_grace(observed: &Observed<'_>, missing: usize) -> DuringGrace {
-    let is_connecting =
-        |pod: &CountedPod| pod.facts.injected && pod.confirmation == Confirmation::NotConnected;
+    let is_connecting = |pod: &CountedPod| {
+        pod.facts.injected
+            && matches!(pod.confirmation, Confirmation::NotConnected | Confirmation::AwaitsReport)
+    };
     if !observed.facts.enforcers().any(is_connecting) {
         return DuringGrace::Undecided;
     }

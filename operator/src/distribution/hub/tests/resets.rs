@@ -9,6 +9,7 @@ use sluice_config::message::{Report, ResetReport, ResetStep, ResetUid, VERSION};
 
 use crate::distribution::clients::reset::{PodProgress, Reset, ResetProgress};
 use crate::distribution::hub::Hub;
+use crate::distribution::replicas::Places;
 
 fn resets() -> BTreeMap<ResetUid, Reset> {
     let [namespace, policy, limit, key] = ["n", "p", "l", "q83vEjRWeJCrze8SNFZ4kA"].map(str::to_owned);
@@ -42,7 +43,7 @@ fn policy() -> CompiledPolicy {
 }
 
 fn pods(hub: &std::sync::Arc<Hub>, uids: &[&str]) {
-    hub.set_replicas("1", &selector("a"), uids);
+    hub.set_replicas("1", &selector("a"), &Places::of(uids.iter().copied()));
 }
 
 fn progress(hub: &Hub) -> PodProgress {

@@ -118,9 +118,14 @@ async fn pods_without_a_sidecar_come_with_the_commands_that_add_it() {
 async fn a_new_leader_keeps_a_true_condition_while_sidecars_connect() {
     let pods = || vec![pod("a", true, Confirmation::NotConnected)];
     let just_now = Duration::from_secs(20);
-    let kept = compute(pods(), just_now, Some(&previous("True", 2)));
-    assert!(kept.is_kept && kept.finding.message == "the message before");
-    assert_eq!((kept.finding.status, kept.check_again_after), ("True", Some(LEADER_GRACE - just_now)));
+    for connecting in [Confirmation::NotConnected, Confirmation::AwaitsReport] {
+        let kept = compute(vec![pod("a", true, connecting)], just_now, Some(&previous("True", 2)));
+        assert!(kept.is_kept && kept.finding.message == "the message before");
+        assert_eq!((kept.finding.status, kept.check_again_after), ("True", Some(LEADER_GRACE - just_now)));
+    }
+    let other_edit = pod("a", true, Confirmation::Unconfirmed);
+    let decided = compute(vec![other_edit], just_now, Some(&previous("True", 2)));
+    assert_eq!(decided.finding.reason, reasons::PODS_UNCONFIRMED, "it enforces another edit");
 
     let older = compute(pods(), just_now, Some(&previous("True", 1)));
     assert_eq!((older.finding.status, older.finding.reason), ("Unknown", reasons::AWAITING_REPORTS));
