@@ -88,7 +88,7 @@ images: ## Build the container images into images/
 	hack/images.sh
 
 .PHONY: bench
-bench: ## Measure against peers (7 minutes after the build) and write docs/performance.md
+bench: ## Measure against peers, and the control plane (half an hour after the build), and write the pages about performance
 	bench/run.sh --write
 
 .PHONY: generate

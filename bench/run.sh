@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
-# run.sh [--write] [PART...]: measure Sluice against its peers on this machine, and print one page.
+# run.sh [--write] [PART...]: measure Sluice against its peers on this machine, and print a page, and one for the control plane.
 #   PART     functions, edge, memory, memory-size, redis, limitador, callers, few-callers, new-keys, fcall, processes, leases,
 #            redis-size, block, outage, proxy, rules, tokens, peers, service, checks, resident, control-plane, faults; without any: all
-#   --write  also write docs/performance.md and docs/plots/
-# The page is in target/bench/report.md; beside it are each part's result and log, and in plots/ the data of the plots
+#   --write  also write docs/performance.md with docs/plots/, and docs/performance-control-plane.md, each if all of its parts are measured
+# The pages are target/bench/*.md; beside them are each part's result and log, and in plots/ the data of the plots
 # and the plots. Exits with 1 when a part failed or did not limit as it should. Missed aims are marked in the page.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 readonly target out=$target/bench
-readonly all=(functions edge memory memory-size redis limitador callers few-callers new-keys fcall processes leases redis-size block outage proxy
-  rules tokens peers service checks resident control-plane faults)
+readonly requests=(functions edge memory memory-size redis limitador callers few-callers new-keys fcall processes leases redis-size block outage
+  proxy rules tokens peers service checks resident)
+readonly control_plane=(control-plane faults)
+readonly all=("${requests[@]}" "${control_plane[@]}")
 # Time limit of a part in seconds, several times what it takes.
 readonly limit=1800
 
@@ -27,8 +29,10 @@ needs() { # needs PART...: whether one of them is measured
 
 build() {
   CARGO_TARGET_DIR=$target cargo build --release -p sluice-bench
-  if needs proxy rules tokens peers service checks resident control-plane faults; then
+  if needs proxy rules tokens peers service checks resident; then
     CARGO_TARGET_DIR=$target cargo build --release -p sluice -p sluice-sidecar -p sluice-operator -p sluice-service
+  elif needs control-plane faults; then
+    CARGO_TARGET_DIR=$target cargo build --release -p sluice-operator
   fi
   # Helpers shared with the tests look for the other binaries one folder above their own, as tests are laid out.
   ln -f "$target/release/sluice-bench" "$target/release/deps/sluice-bench"
@@ -95,9 +99,17 @@ ratelimit_version() {
   awk '$1 == "github.com/envoyproxy/ratelimit" { print $2 }' bench/tools/ratelimit/go.mod
 }
 
-machine() {
+machine() { # machine: when, where and of which state the parts were measured
   local dirty=
   git diff --quiet HEAD -- 2>/dev/null || dirty=", with changes"
+  cat <<END
+- $(date -u '+%Y-%m-%d %H:%M') UTC, took $((SECONDS - began)) s after the build; load before: $load, after: $(cut -d ' ' -f 1-3 /proc/loadavg)
+- $(nproc) cores, $(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1), Linux $(uname -r)
+- Sluice $(sed -n 's/^version *= *"\(.*\)"/\1/p' Cargo.toml | head -n 1), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)$dirty; $(first_line rustc --version)
+END
+}
+
+head_of_requests() {
   cat <<END
 # Performance
 
@@ -105,16 +117,48 @@ Written by \`make bench\`, unedited. Values are medians of interleaved rounds, w
 parentheses; ratios are computed within each round. This was a small machine with other load: trust the ratios, and
 measure on yours. Redis has one core and its callers another. The peers' configuration is in
 [\`bench/peers/\`](../bench/peers/) and [\`bench/limitador/\`](../bench/limitador/), the data of the plots in
-[\`plots/\`](plots/).
+[\`plots/\`](plots/). The control plane has [a page of its own](performance-control-plane.md).
 
-- $(date -u '+%Y-%m-%d %H:%M') UTC, took $((SECONDS - began)) s after the build; load before: $load, after: $(cut -d ' ' -f 1-3 /proc/loadavg)
-- $(nproc) cores, $(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1), Linux $(uname -r)
-- Sluice $(sed -n 's/^version *= *"\(.*\)"/\1/p' Cargo.toml | head -n 1), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)$dirty; $(first_line rustc --version)
-- governor $(version governor bench), limitador $(version limitador bench/limitador), redis crate $(version redis bench), criterion $(version criterion bench)
+$(machine)
+- governor $(version governor .), limitador $(version limitador bench/limitador), redis crate $(version redis .), criterion $(version criterion .)
 - $(first_line redis-server --version); $(first_line nginx -v)
 - $(first_line haproxy -v); Envoy $(envoy_version); envoyproxy/ratelimit $(ratelimit_version); $(first_line h2load --version)
 
 END
+}
+
+head_of_control_plane() {
+  cat <<END
+# Performance of the control plane
+
+Written by \`make bench\`, unedited: the operator as a process of its own under sidecars that connect over TCP and TLS, with a real API
+server and etcd on the same machine. What each aim is for is said in [sizing](sizing.md#operator) and in
+[operations](operations.md#failures-and-their-effects).
+
+$(machine)
+- $(first_line "$KUBEBUILDER_ASSETS/kube-apiserver" --version); $(first_line etcd --version)
+
+END
+}
+
+page() { # page NAME [PART...]: writes a page of the measured parts among these, and to docs/ if all of them were measured
+  local name=$1 part of_page=()
+  shift
+  for part in "$@"; do
+    ! needs "$part" || of_page+=("$part")
+  done
+  [ ${#of_page[@]} -gt 0 ] || return 0
+  {
+    case $name in
+      performance) head_of_requests ;;
+      performance-control-plane) head_of_control_plane ;;
+    esac
+    "$target/release/sluice-bench" report "$out" "${of_page[@]}"
+  } >"$out/$name.md" || status=$?
+  cat "$out/$name.md"
+  if [ -n "$write" ] && [ ${#of_page[@]} -eq $# ]; then
+    cp "$out/$name.md" docs/
+  fi
 }
 
 main() {
@@ -143,10 +187,9 @@ main() {
   for part in "${parts[@]}"; do
     draw "$part"
   done
-  { machine; "$target/release/sluice-bench" report "$out" "${parts[@]}"; } >"$out/report.md" || status=$?
-  cat "$out/report.md"
-  if [ -n "$write" ]; then
-    cp "$out/report.md" docs/performance.md
+  page performance "${requests[@]}"
+  page performance-control-plane "${control_plane[@]}"
+  if [ -n "$write" ] && needs callers edge outage; then
     mkdir -p docs/plots
     cp "$out"/plots/*.{tsv,svg} docs/plots/
   fi

@@ -8,8 +8,10 @@
 //! - `churn`: pods come and go.
 //! - `many`: a thousand policies.
 //! - `webhook`: pods are created.
+//! - `aims`: what the rows should be.
 //! - `faults`: connections break, sidecars hang, the API server and the leader are killed, and all pods of a namespace change.
 
+mod aims;
 mod churn;
 mod edits;
 mod faults;
@@ -29,7 +31,11 @@ const SESSIONS: &str = "200,1000,3000";
 /// Returns a row of the table, and prints it: the part takes minutes.
 fn row(what: &str, unit: &str, sample: Sample) -> Row {
     println!("{what}: {:.2} {unit} ({:.2} to {:.2})", sample.median, sample.lowest, sample.highest);
-    Row::sampled(what, unit, sample, &Verification::default())
+    let row = Row::sampled(what, unit, sample, &Verification::default());
+    match aims::aim(what) {
+        Some(aim) => row.with_aim(aim),
+        None => row,
+    }
 }
 
 /// Returns a row for a single value.

@@ -1,7 +1,7 @@
 //! One sidecar's side of a session: it stays connected, confirms what it has received, and notes when.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,8 @@ use tokio::time::timeout;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Wait before a sidecar tries again, up to twice as long.
 const RETRY: Duration = Duration::from_millis(250);
+/// Longest wait of a real sidecar that has lost its session.
+const SPREAD: Duration = Duration::from_secs(1);
 
 /// Counts over all sidecars.
 #[derive(Debug, Default)]
@@ -25,6 +27,10 @@ pub(crate) struct Seen {
     pub(crate) live: AtomicU64,
     /// Sessions that have ended.
     pub(crate) ended: AtomicU64,
+    /// Whether sidecars that have lost their sessions wait before they connect, as real ones do. Otherwise all of them come at once.
+    pub(crate) waits: AtomicBool,
+    /// Longest time of a sidecar between two sessions, in microseconds.
+    pub(crate) longest_gap: AtomicU64,
     /// Changes break all connections.
     pub(crate) storm: watch::Sender<u64>,
 }
@@ -34,6 +40,8 @@ pub(crate) struct Seen {
 pub(crate) struct Sidecar {
     /// Number of its policies, and the time of the last event that changed them, in its present session.
     configured: Mutex<Option<(usize, Instant)>>,
+    /// Time at which it lost its last session.
+    lost: Mutex<Option<Instant>>,
     /// While it is set, the sidecar keeps its connection and reads nothing.
     pub(crate) hangs: watch::Sender<bool>,
 }
@@ -50,8 +58,19 @@ impl Sidecar {
         self.configured.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    fn set(&self, configured: Option<(usize, Instant)>) {
-        *self.configured.lock().unwrap_or_else(PoisonError::into_inner) = configured;
+    fn set(&self, policies: usize, seen: &Seen) {
+        let now = Instant::now();
+        *self.configured.lock().unwrap_or_else(PoisonError::into_inner) = Some((policies, now));
+        if let Some(lost) = self.lost.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let gap = u64::try_from((now - lost).as_micros()).unwrap_or(u64::MAX);
+            seen.longest_gap.fetch_max(gap, Ordering::Relaxed);
+        }
+    }
+
+    fn lose(&self, seen: &Seen) {
+        *self.configured.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now);
+        seen.ended.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Stays connected for ever.
@@ -63,14 +82,20 @@ impl Sidecar {
     ) {
         let mut last_id: Option<String> = None;
         let mut hashes = BTreeMap::new();
+        // The same for a sidecar each time.
+        let part = token.bytes().fold(0, |sum, byte| (sum * 31 + u32::from(byte)) % 256);
         loop {
             let client = control.lock().unwrap_or_else(PoisonError::into_inner).clone();
             match timeout(CONNECT_TIMEOUT, client.try_connect(&token, last_id.as_deref())).await {
-                Ok(Ok(Ok(session))) => self.follow(session, &mut hashes, &mut last_id, &seen).await,
+                Ok(Ok(Ok(session))) => {
+                    self.follow(session, &mut hashes, &mut last_id, &seen).await;
+                    if seen.waits.load(Ordering::Relaxed) {
+                        tokio::time::sleep(SPREAD * part / 256).await;
+                    }
+                }
                 Ok(Ok(Err(_)) | Err(_)) | Err(_) => {
                     seen.refused.fetch_add(1, Ordering::Relaxed);
-                    let spread = token.bytes().fold(0, |sum, byte| sum * 31 % 256 + u32::from(byte)) % 256;
-                    tokio::time::sleep(RETRY + RETRY * spread / 256).await;
+                    tokio::time::sleep(RETRY + RETRY * part / 256).await;
                 }
             }
         }
@@ -86,7 +111,7 @@ impl Sidecar {
     ) {
         if last_id.is_some() {
             // It has all that it had. The operator sends nothing as long as nothing has changed.
-            self.set(Some((hashes.len(), Instant::now())));
+            self.set(hashes.len(), seen);
             report(&session, hashes).await;
         }
         let (mut storm, mut hangs) = (seen.storm.subscribe(), self.hangs.subscribe());
@@ -112,14 +137,13 @@ impl Sidecar {
                     policies.removed.iter().for_each(|uid| drop(hashes.remove(uid)));
                     hashes.extend(policies.policies.into_iter().map(|(uid, policy)| (uid, policy.hash)));
                     *last_id = field("id: ").map(str::to_owned);
-                    self.set(Some((hashes.len(), Instant::now())));
+                    self.set(hashes.len(), seen);
                     report(&session, hashes).await;
                 }
                 _ => {}
             }
         }
-        self.set(None);
-        seen.ended.fetch_add(1, Ordering::Relaxed);
+        self.lose(seen);
     }
 }
 
