@@ -3,8 +3,10 @@
 //! get depends on the bounds of its namespace too, and is found out again when they change.
 //!
 //! - [`pod`]: what is kept of a pod.
+//! - `early`: reads of pods that the watch has not reported.
 //! - `reading`: those who need pods at the same time, such as all policies that select them, wait for one request.
 
+mod early;
 pub mod pod;
 mod reading;
 
@@ -22,6 +24,7 @@ use kube::runtime::watcher;
 use tokio::sync::watch;
 
 use crate::cluster::limit_ranges::LimitRanges;
+use crate::cluster::pods::early::EarlyReads;
 use crate::cluster::pods::pod::{Pod, PodFacts, read_addresses};
 use crate::cluster::pods::reading::Reading;
 use crate::cluster::watch::{Change, follow};
@@ -48,6 +51,7 @@ pub struct Pods {
     limit_ranges: LimitRanges,
     table: Arc<RwLock<Table>>,
     reading: Reading,
+    early_reads: EarlyReads,
     /// Whether the first list is complete.
     listed: Arc<watch::Sender<bool>>,
 }
@@ -174,6 +178,7 @@ impl Pods {
             limit_ranges,
             table: Arc::default(),
             reading: Reading::default(),
+            early_reads: EarlyReads::default(),
             listed: Arc::default(),
         }
     }
@@ -329,6 +334,7 @@ impl Pods {
             return Ok(before);
         }
         let unknown = pods.iter().zip(&before).filter(|(_, known)| known.is_none()).map(|(pod, _)| pod);
+        self.early_reads.ended(unknown.clone()).await;
         let caller = self.reading.join(namespace, unknown);
         let _turn = caller.turn().await;
         // Another caller may have read them.
@@ -336,8 +342,11 @@ impl Pods {
         if now.iter().all(Option::is_some) {
             return Ok(now);
         }
-        let mut wanted: BTreeMap<_, _> =
-            caller.take().into_iter().map(|pod| (pod.uid.clone(), pod)).collect();
+        // Some of them were read by the caller before.
+        let of_all = caller.take();
+        let read = known(&of_all);
+        let of_all = of_all.into_iter().zip(read).filter(|(_, read)| read.is_none());
+        let mut wanted: BTreeMap<_, _> = of_all.map(|(pod, _)| (pod.uid.clone(), pod)).collect();
         let unknown = pods.iter().zip(&now).filter(|(_, known)| known.is_none()).map(|(pod, _)| pod);
         wanted.extend(unknown.map(|pod| (pod.uid.clone(), pod.clone())));
         self.read_pods(namespace, wanted).await?;
@@ -404,13 +413,19 @@ impl Pods {
         name: &str,
     ) -> kube::Result<Option<(Arc<Pod>, Arc<PodFacts>)>> {
         let api: Api<core::Pod> = Api::namespaced(self.client.clone(), namespace);
+        let _read = self.early_reads.begin(namespace, name);
         let Some(object) = api.get_opt(name).await? else { return Ok(None) };
         let pod = Arc::new(Pod::read(&object.metadata));
         let facts = Arc::new(PodFacts::read(&object, &self.config, &self.limit_ranges.bounds(namespace)));
         let mut table = self.write();
         if facts.injected && table.get(namespace, &pod.uid).is_none() {
             remember(&mut table.early, (pod.uid.clone(), facts.clone()));
+        } else if facts.injected && !table.facts.contains_key(&pod.uid) {
+            // The watch has reported it meanwhile.
+            table.facts.insert(pod.uid.clone(), Known { facts: facts.clone(), bare: None });
+            table.changed(namespace);
         }
+        drop(table);
         Ok(Some((pod, facts)))
     }
 

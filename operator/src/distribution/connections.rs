@@ -429,6 +429,8 @@ mod tests {
         let _another = connect(&connections, &listener).await;
         let reading = tokio::spawn(async move { oldest.read_u8().await.unwrap_err().to_string() });
         tokio::task::yield_now().await;
+        tokio::time::pause();
+        tokio::time::advance(UNDISTURBED).await;
         let _new = place(&connections, 9).unwrap();
         assert!(reading.await.unwrap().contains("makes room"));
     }

@@ -8,6 +8,8 @@ use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
+use sluice_crds::RateLimitPolicyStatus;
+use sluice_crds::conditions::{reasons, types};
 use tokio::time::Instant;
 
 use crate::cluster::pods::pod::for_shared;
@@ -34,6 +36,10 @@ const READ_REFERENCES: Duration = Duration::from_secs(5);
 /// Delay before a failed reconcile is retried, to which up to [`RETRY_JITTER`] is added.
 const RETRY: Duration = Duration::from_secs(5);
 const RETRY_JITTER: Duration = Duration::from_secs(2);
+/// Time after the start of a leader in which the first status of a policy does not say that its pods are pending: their sidecars are
+/// connecting. And the time after which it is computed again.
+const START: Duration = Duration::from_secs(3);
+const AT_START: Duration = Duration::from_millis(500);
 
 /// Reconciles policies for as long as the process lives, and opens the hub when all policies of the first
 /// list have been published.
@@ -116,6 +122,19 @@ fn has_pods(context: &Context, key: &PolicyKey, outcome: &Outcome) -> bool {
     enforced_by.service || context.pods.any(&key.namespace, |pod| is_selected(&pod.labels))
 }
 
+/// Reports whether a status would be replaced at once, because sidecars are connecting to a leader that has just started.
+fn is_premature(
+    previous: Option<&RateLimitPolicyStatus>,
+    status: &RateLimitPolicyStatus,
+    leader_for: Duration,
+) -> bool {
+    let is_empty = previous.is_none_or(|previous| previous.conditions.is_empty());
+    let mut conditions = status.conditions.iter();
+    let is_pending = conditions
+        .any(|condition| condition.type_ == types::PROGRAMMED && condition.reason == reasons::PENDING);
+    is_empty && is_pending && leader_for < START && status.pods.as_ref().is_some_and(|pods| pods.injected > 0)
+}
+
 /// Computes the status from the tables and the API server as they are since the reconcile began, and writes it.
 async fn update_status(
     context: &Context,
@@ -184,6 +203,10 @@ async fn update_status(
         previous: previous.as_ref(),
     };
     let (status, check_again_after) = status(&observed, now);
+    if is_premature(previous.as_ref(), &status, context.leader_since.elapsed()) {
+        context.queue.add_after(key.clone(), AT_START);
+        return Ok(());
+    }
     if let Some(delay) = check_again_after {
         context.queue.add_after(key.clone(), delay);
     }

@@ -14,7 +14,7 @@ use crate::distribution::wakeup::Changed;
 /// Interval between two wakes of a namespace's sessions for changes of replicas.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Longest time that changes wait which hardly matter.
-const MINOR_INTERVAL: Duration = Duration::from_secs(10);
+const MINOR_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The policies of a namespace whose replicas have changed since its sessions were woken last. A namespace without changes
 /// for [`INTERVAL`] has no entry.

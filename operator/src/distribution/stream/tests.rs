@@ -137,9 +137,9 @@ async fn a_few_pods_among_a_thousand_are_told_with_those_of_the_next_seconds() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert_eq!(next_count().await, 1_003);
-    assert!(start.elapsed() >= Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(start.elapsed() >= Duration::from_secs(30), "{:?}", start.elapsed());
     // Others that matter take them along.
-    for (count, seconds) in [(1_004, 10), (1_100, 2), (1_000, 2)] {
+    for (count, seconds) in [(1_004, 30), (1_100, 2), (1_000, 2)] {
         let start = Instant::now();
         set(count);
         assert_eq!(next_count().await, count as u64);

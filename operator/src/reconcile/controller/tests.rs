@@ -89,6 +89,17 @@ impl Controller {
     }
 
     /// Does what the watch of policies does for an edit, and waits until the controller is idle.
+    /// Inserts a pod with a sidecar that the policies select.
+    fn insert_pod(&self, name: &str) {
+        self.context.pods.insert_with_sidecar(&kube::api::ObjectMeta {
+            uid: Some(name.into()),
+            name: Some(name.into()),
+            namespace: Some("n".into()),
+            labels: Some([("app".to_owned(), "a".to_owned())].into()),
+            ..Default::default()
+        });
+    }
+
     async fn apply(&self, name: &str, uid: &str, generation: i64, spec: Value) {
         let key = self.context.policies.apply(object(name, uid, generation, &spec));
         self.context.queue.add(key);
@@ -325,17 +336,11 @@ async fn replicas_are_counted_every_second_while_the_status_of_many_pods_waits_l
     const PODS: usize = 4_000;
     let controller = Controller::start(ApiServer::ListsNothing).listed();
     let create = |name: String| {
-        let labels = [("app".to_owned(), "a".to_owned())].into();
-        controller.context.pods.insert_with_sidecar(&kube::api::ObjectMeta {
-            uid: Some(name.clone()),
-            name: Some(name),
-            namespace: Some("n".into()),
-            labels: Some(labels),
-            ..Default::default()
-        });
+        controller.insert_pod(&name);
         controller.context.queue.add(key("a"));
     };
     (0..PODS).for_each(|pod| create(pod.to_string()));
+    tokio::time::advance(START).await;
     controller.apply("a", "1", 1, spec(1)).await;
     let uid = controller.published().remove(0).0;
     let replicas = || controller.context.hub.desired("pod", false).unwrap().replicas[&uid].count as usize;
@@ -364,16 +369,24 @@ async fn the_status_of_a_policy_with_pods_does_not_wait_for_those_without() {
     let written = || controller.written.lock().unwrap().len();
     controller.apply("a", "1", 1, spec(1)).await;
     assert_eq!(written(), 0);
-    controller.context.pods.insert_with_sidecar(&kube::api::ObjectMeta {
-        uid: Some("pod".into()),
-        name: Some("pod".into()),
-        namespace: Some("n".into()),
-        labels: Some([("app".to_owned(), "a".to_owned())].into()),
-        ..Default::default()
-    });
+    controller.insert_pod("pod");
+    tokio::time::advance(START).await;
     controller.apply("b", "2", 1, spec(2)).await;
     assert_eq!(written(), 1);
     drop(others);
     idle().await;
     assert_eq!(written(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_has_just_started_does_not_write_that_pods_are_pending_while_sidecars_connect() {
+    let controller = Controller::start(ApiServer::ListsNothing).listed();
+    let written = || controller.written.lock().unwrap().len();
+    controller.apply("without", "1", 1, spec(1)).await;
+    assert_eq!(written(), 1, "nothing connects for a policy without pods");
+    controller.insert_pod("pod");
+    controller.apply("a", "2", 1, spec(2)).await;
+    assert_eq!(written(), 1);
+    tokio::time::sleep(START + AT_START).await;
+    assert_eq!(written(), 2, "it says so then");
 }
