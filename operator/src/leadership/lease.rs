@@ -62,7 +62,7 @@ impl Leadership {
         });
         let watching = async {
             watching.await;
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
         tokio::select! {
             () = watching => {}
