@@ -132,8 +132,7 @@ head_of_control_plane() {
 # Performance of the control plane
 
 Written by \`make bench\`, unedited: the operator as a process of its own under sidecars that connect over TCP and TLS, with a real API
-server and etcd on the same machine. What each aim is for is said in [sizing](sizing.md#operator) and in
-[operations](operations.md#failures-and-their-effects).
+server and etcd on the same machine. [Sizing](sizing.md#operator) has what follows for an installation.
 
 $(machine)
 - $(first_line "$KUBEBUILDER_ASSETS/kube-apiserver" --version); $(first_line etcd --version)

@@ -23,6 +23,8 @@ const DURATION: Duration = Duration::from_secs(15);
 const ACQUIRE_EVERY: Duration = Duration::from_millis(500);
 /// Interval between looks whether another replica has taken the Lease.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Longest time in which the Lease is released.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between renewals.
 const RENEW_EVERY: Duration = Duration::from_secs(4);
 /// Time without a successful renewal after which the leader gives up. Shorter than [`DURATION`], so that the
@@ -151,16 +153,25 @@ impl Leadership {
         was_written(self.api.replace(LEASE, &PostParams::default(), &lease).await)
     }
 
-    /// Releases the Lease, so that another replica can lead without waiting for it to expire.
+    /// Releases the Lease, so that another replica can lead without waiting for it to expire. An API server that does not respond
+    /// delays the end of the process for a moment only.
     pub async fn release(&self) {
-        loop {
-            match self.try_release().await {
-                Ok(()) => return,
-                // The last renewal was still on its way.
-                Err(kube::Error::Api(status)) if status.code == 409 => {}
-                Err(error) => {
-                    return tracing::warn!("the lease could not be released and will expire: {error}");
+        let releasing = async {
+            loop {
+                match self.try_release().await {
+                    // The last renewal was still on its way.
+                    Err(kube::Error::Api(status)) if status.code == 409 => {}
+                    result => return result,
                 }
+            }
+        };
+        match timeout(RELEASE_TIMEOUT, releasing).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!("the lease could not be released and will expire: {error}"),
+            Err(_) => {
+                tracing::warn!(
+                    "the lease could not be released and will expire: the API server does not respond"
+                );
             }
         }
     }

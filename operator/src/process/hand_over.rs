@@ -4,11 +4,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use axum_server::Handle;
+
 use crate::distribution::ending::end_in_portions;
 use crate::distribution::hub::Hub;
 use crate::leadership::endpoint::ControlService;
 use crate::leadership::lease::Leadership;
-use axum_server::Handle;
 
 /// Longest time until a replica that waits for the lease has taken it.
 const TAKEN_WITHIN: Duration = Duration::from_millis(250);

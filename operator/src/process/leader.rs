@@ -348,6 +348,9 @@ async fn watch_cluster(context: &Context) {
         }
         PodChange::Deleted { before, uid } => {
             context.hub.remove_pod(&uid);
+            if let Some(pod) = &before {
+                context.last_counted.forget(&pod.namespace);
+            }
             context.queue.add_all(concerned(context, before.as_deref(), None));
         }
         PodChange::Listed => set_listed(|listed| listed.pods = true),

@@ -64,11 +64,15 @@ impl LastCounted {
         Ok(counted)
     }
 
+    /// Forgets the pods of a namespace, one of which is gone. Nobody may count them again.
+    pub fn forget(&self, namespace: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
+    }
+
     fn find(&self, namespace: &str, version: &Version, selector: &PodSelector) -> Option<Arc<Counted>> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_namespace = last.get(namespace)?;
         if of_namespace.version != *version {
-            // Its pods may be gone for good.
             last.remove(namespace);
             return None;
         }
@@ -147,6 +151,9 @@ mod tests {
         assert_eq!(count(&a).await.1, "");
         assert!(last.0.lock().unwrap().is_empty(), "nothing is kept of a namespace without pods");
         pods.insert_with_sidecar(&metadata("4", "a"));
+        assert_eq!(count(&a).await.1, "4");
+        last.forget("n");
+        assert!(last.0.lock().unwrap().is_empty());
         assert_eq!(count(&a).await.1, "4");
     }
 }
