@@ -4,7 +4,7 @@
 mod hints;
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use regex::Regex;
 use serde_json::Value;
@@ -24,6 +24,19 @@ fn schemas() -> &'static BTreeMap<&'static str, Value> {
             |crd: Value| crd.pointer("/spec/versions/0/schema/openAPIV3Schema").cloned().unwrap_or_default();
         crds().into_iter().map(|(kind, crd)| (kind, schema(crd))).collect()
     })
+}
+
+/// Returns a pattern of a schema as a regular expression. Each of them is compiled once, which takes longer than all other checks of
+/// an object.
+fn compiled(pattern: &str) -> Option<Arc<Regex>> {
+    static COMPILED: Mutex<BTreeMap<String, Arc<Regex>>> = Mutex::new(BTreeMap::new());
+    let mut all = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(regex) = all.get(pattern) {
+        return Some(regex.clone());
+    }
+    let regex = Arc::new(Regex::new(pattern).ok()?);
+    all.insert(pattern.to_owned(), regex.clone());
+    Some(regex)
 }
 
 /// Returns all violations of the schema of a kind in `spec`.
@@ -70,7 +83,7 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
                 let hint = hints::of_value(text, &allowed);
                 wrong(format!("{text:?} is not allowed: use one of {}{hint}", allowed.join(", ")));
             } else if let Some(pattern) = schema["pattern"].as_str()
-                && !Regex::new(pattern).is_ok_and(|regex| regex.is_match(text))
+                && !compiled(pattern).is_some_and(|regex| regex.is_match(text))
             {
                 // An invalid duration has a message of its own, which is easier to read than a pattern.
                 let duration = (pattern == duration::PATTERN).then(|| duration::period(text).err()).flatten();

@@ -1,6 +1,6 @@
 //! The queue of objects to reconcile, with the guarantees of a Kubernetes work queue: an object is queued at
 //! most once, and it is not handed out again until its current reconcile has ended. An object that is queued
-//! meanwhile follows directly after.
+//! meanwhile follows directly after, unless the reconcile has yet to look at what it was queued for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,8 +28,18 @@ struct State {
     /// Objects to reconcile later and when, and the same in the order of the times.
     delayed: BTreeMap<ObjectKey, Instant>,
     due: BTreeSet<(Instant, ObjectKey)>,
-    /// Objects that are being reconciled, and whether they are queued again.
-    claimed: BTreeMap<ObjectKey, bool>,
+    /// Objects that are being reconciled, and what has changed meanwhile.
+    claimed: BTreeMap<ObjectKey, Meanwhile>,
+}
+
+/// The greatest change of an object since it was claimed, or since its reconcile has observed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Meanwhile {
+    Nothing,
+    /// What a status observes.
+    Observed,
+    /// Anything.
+    Changed,
 }
 
 /// An object taken from the queue. The queue does not return this object again until the claim is dropped.
@@ -44,13 +54,21 @@ impl Claim {
     pub fn key(&self) -> &ObjectKey {
         &self.key
     }
+
+    /// Notes that the reconcile looks at what a status observes from now on. What was queued for that needs no further reconcile.
+    pub fn observe(&self) {
+        let mut state = self.queue.lock();
+        if let Some(meanwhile @ Meanwhile::Observed) = state.claimed.get_mut(&self.key) {
+            *meanwhile = Meanwhile::Nothing;
+        }
+    }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
-        if state.claimed.remove(&self.key) == Some(true) {
-            state.add(self.key.clone());
+        if state.claimed.remove(&self.key).is_some_and(|meanwhile| meanwhile != Meanwhile::Nothing) {
+            state.ready.insert(self.key.clone());
         }
         drop(state);
         self.queue.changed.notify_one();
@@ -65,8 +83,17 @@ impl Queue {
 
     /// Queues several objects.
     pub fn add_all(&self, keys: impl IntoIterator<Item = ObjectKey>) {
+        self.add_for(Meanwhile::Changed, keys);
+    }
+
+    /// Queues several objects because of what a status observes: pods, and the reports of their sidecars.
+    pub fn add_observed(&self, keys: impl IntoIterator<Item = ObjectKey>) {
+        self.add_for(Meanwhile::Observed, keys);
+    }
+
+    fn add_for(&self, change: Meanwhile, keys: impl IntoIterator<Item = ObjectKey>) {
         let mut state = self.lock();
-        keys.into_iter().for_each(|key| state.add(key));
+        keys.into_iter().for_each(|key| state.add(key, change));
         drop(state);
         self.changed.notify_one();
     }
@@ -103,9 +130,9 @@ impl Queue {
 }
 
 impl State {
-    fn add(&mut self, key: ObjectKey) {
+    fn add(&mut self, key: ObjectKey, change: Meanwhile) {
         match self.claimed.get_mut(&key) {
-            Some(again) => *again = true,
+            Some(meanwhile) => *meanwhile = change.max(*meanwhile),
             None => drop(self.ready.insert(key)),
         }
     }
@@ -125,10 +152,11 @@ impl State {
             && let Some((_, key)) = self.due.pop_first()
         {
             self.delayed.remove(&key);
-            self.add(key);
+            // A reconcile that failed, or a status that has to be computed again.
+            self.add(key, Meanwhile::Observed);
         }
         let key = self.ready.pop_first()?;
-        self.claimed.insert(key.clone(), false);
+        self.claimed.insert(key.clone(), Meanwhile::Nothing);
         Some(key)
     }
 }

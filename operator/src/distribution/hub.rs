@@ -27,6 +27,7 @@ use crate::distribution::identity::Identity;
 use crate::distribution::publication::{Blob, PublishedForms, PublishedLimit};
 use crate::distribution::replicas::Replicas;
 use crate::distribution::session::Session;
+use crate::distribution::shared_reports::SharedReports;
 use crate::distribution::stores::HubStores;
 use crate::distribution::wakeup::Changed;
 use crate::object_key::PolicyKey;
@@ -79,6 +80,8 @@ struct State {
     sessions: Indexed<Session>,
     /// The UIDs of their pods by the names of the sessions.
     names: HashMap<String, String>,
+    /// What their sidecars have reported.
+    reports: SharedReports,
     /// Changes of replicas for which sessions are not woken yet, by namespace.
     replicas_changed: HashMap<String, live::Waiting>,
     stores: HubStores,

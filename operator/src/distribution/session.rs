@@ -1,11 +1,10 @@
 //! One session of a sidecar: its reports, and how long they count after it has ended.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldhash::fast::RandomState;
 use sluice_config::PolicyHash;
 use sluice_config::message::{PolicyReport, ResetReport, ResetUid, StoreReport, UntrustedProxy};
 use sluice_config::policy::DEFAULT_STORE;
@@ -14,6 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::distribution::identity::Identity;
+use crate::distribution::shared_reports::Reports;
 use crate::distribution::wakeup::Wakeup;
 
 /// Time for which the reports of a session count after it has ended.
@@ -75,10 +75,8 @@ pub(super) struct Session {
     pub(super) identity: Identity,
     /// Random name of the session, which only its sidecar has received.
     pub(super) name: String,
-    /// The last report about each policy, by its UID.
-    pub(super) reports: HashMap<String, PolicyReport, RandomState>,
-    /// The last report about each store, by its name.
-    pub(super) stores: BTreeMap<String, StoreReport>,
+    /// The last reports about policies and stores.
+    pub(super) reports: Arc<Reports>,
     /// The last report about each reset, by the UID of its object.
     pub(super) resets: BTreeMap<ResetUid, ResetReport>,
     /// Ports of the applications that the sidecar has not reached for a minute.
@@ -106,6 +104,13 @@ impl Session {
         self.expires.is_none_or(|expires| Instant::now() < expires)
     }
 
+    /// Reports whether another session has reported the same, but for the ports of its applications.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.reports, &other.reports)
+            && self.identity.enforcer == other.identity.enforcer
+            && self.awaits_report() == other.awaits_report()
+    }
+
     /// Returns what it has reported last about this edit of a policy and about a store.
     pub(super) fn reported(
         &self,
@@ -119,11 +124,11 @@ impl Session {
         };
         let mut reported = Reported {
             confirmation: Confirmation::Unconfirmed,
-            store: self.stores.get(&*name).cloned(),
+            store: self.reports.stores.get(&*name).cloned(),
             unreachable: self.unreachable.clone(),
             ..Reported::NOTHING
         };
-        match self.reports.get(policy_uid) {
+        match self.reports.policies.get(policy_uid) {
             Some(PolicyReport::Applied { hash: applied, untrusted_proxy, nearly_full, asked })
                 if applied == hash =>
             {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use axum_server::Handle;
 use sluice_config::policy::Mode;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::args::Args;
 use crate::certificates::secret::Certificates;
@@ -86,14 +86,19 @@ impl Leader {
             () = &mut stop => return Ok(()),
         };
         let Leading { context, stores, resets, mut control_port, mut lease } = leading;
-        let distribution = async { tokio::join!(watch_cluster(&context), controller::run(context.clone())) };
-        let mut distribution = std::pin::pin!(distribution);
+        // Tasks of their own: there are many reconciles, each of which would have everything here polled.
+        let mut distribution = JoinSet::new();
+        distribution.spawn(controller::run(context.clone()));
+        distribution.spawn({
+            let context = context.clone();
+            async move { watch_cluster(&context).await }
+        });
         tokio::select! {
             error = &mut lease => Err(error.unwrap_or_else(anyhow::Error::from)),
             ended = &mut control_port => {
                 ended.map_err(io::Error::from).flatten().context("the control port could not be served")
             }
-            _ = &mut distribution => Ok(()),
+            Some(ended) = distribution.join_next() => ended.context("policies are not distributed any more"),
             () = self.watch_settings(&context) => Ok(()),
             () = self.refresh_certificates() => Ok(()),
             () = self.keep_control_service(&context) => Ok(()),
@@ -112,7 +117,7 @@ impl Leader {
                 self.metrics.set_leader(false);
                 tokio::select! {
                     () = self.hand_over() => {}
-                    _ = &mut distribution => {}
+                    _ = distribution.join_next() => {}
                 }
                 Ok(())
             }
@@ -344,14 +349,14 @@ async fn watch_cluster(context: &Context) {
     let pods = context.pods.watch(|change| match change {
         PodChange::Applied { before, pod } => {
             context.hub.set_pod_labels(&pod.uid, &pod.labels);
-            context.queue.add_all(concerned(context, before.as_deref(), Some(&pod)));
+            context.queue.add_observed(concerned(context, before.as_deref(), Some(&pod)));
         }
         PodChange::Deleted { before, uid } => {
             context.hub.remove_pod(&uid);
             if let Some(pod) = &before {
                 context.last_counted.forget(&pod.namespace);
             }
-            context.queue.add_all(concerned(context, before.as_deref(), None));
+            context.queue.add_observed(concerned(context, before.as_deref(), None));
         }
         PodChange::Listed => set_listed(|listed| listed.pods = true),
     });

@@ -39,6 +39,32 @@ async fn a_claimed_policy_is_not_handed_out_again_until_the_claim_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_reconcile_has_yet_to_observe_needs_no_further_one() {
+    let queue = Arc::new(Queue::default());
+    queue.add(key("a"));
+    let claim = queue.next().await;
+    queue.add_observed([key("a")]);
+    queue.add_after(key("a"), Duration::ZERO);
+    assert!(is_idle(&queue).await);
+    claim.observe();
+    drop(claim);
+    assert!(is_idle(&queue).await);
+
+    queue.add_observed([key("a")]);
+    let claim = queue.next().await;
+    claim.observe();
+    queue.add_observed([key("a")]);
+    drop(claim);
+    let claim = queue.next().await;
+    queue.add(key("a"));
+    queue.add_observed([key("a")]);
+    claim.observe();
+    drop(claim);
+    assert_eq!(queue.next().await.key(), &key("a"), "another change does");
+    assert!(is_idle(&queue).await);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_due_while_it_is_claimed_follows_and_an_earlier_time_replaces_a_later_one() {
     let queue = Arc::new(Queue::default());
     for (name, seconds) in [("b", 20), ("a", 30), ("b", 40), ("a", 10)] {

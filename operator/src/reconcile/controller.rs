@@ -66,7 +66,7 @@ async fn reconcile_queued(context: &Context) {
 /// Reconciles a policy and queues it again if that fails.
 async fn reconcile_claimed(context: &Context, claim: Claim) {
     let key = claim.key();
-    let result = reconcile(context, key).await;
+    let result = reconcile(context, &claim).await;
     context.metrics.reconciled(result.is_ok());
     if let Err(error) = result {
         tracing::warn!(policy = %key, "reconcile failed and will be retried: {error:#}");
@@ -78,7 +78,8 @@ async fn reconcile_claimed(context: &Context, claim: Claim) {
 /// Compiles and publishes the policy, then writes its status. The status takes requests to the API server, so
 /// it is abandoned when the policy is edited or deleted meanwhile. The next reconcile, which the watch has
 /// queued, can then publish the edit.
-async fn reconcile(context: &Context, key: &PolicyKey) -> anyhow::Result<()> {
+async fn reconcile(context: &Context, claim: &Claim) -> anyhow::Result<()> {
+    let key = claim.key();
     let began = Instant::now();
     let Some(object) = context.policies.get(key) else { return Ok(()) };
     let mut compiled = context.compilations.get(&object, &context.installation);
@@ -105,7 +106,7 @@ async fn reconcile(context: &Context, key: &PolicyKey) -> anyhow::Result<()> {
     tokio::select! {
         () = context.policies.superseded(key, &object) => Ok(()),
         () = context.handed_over() => Ok(()),
-        result = update_status(context, key, &object, outcome, began) => result,
+        result = update_status(context, claim, &object, outcome, began) => result,
     }
 }
 
@@ -138,12 +139,13 @@ fn is_premature(
 /// Computes the status from the tables and the API server as they are since the reconcile began, and writes it.
 async fn update_status(
     context: &Context,
-    key: &PolicyKey,
+    claim: &Claim,
     object: &DynamicObject,
     outcome: Outcome,
     began: Instant,
 ) -> anyhow::Result<()> {
     context.all_listed().await;
+    let key = claim.key();
     let uid = object.uid().unwrap_or_default();
     let now = Instant::now();
     let due = now + context.pace.wait(key, outcome.is_new(), outcome.hash(), now);
@@ -164,6 +166,7 @@ async fn update_status(
     }
     let permits = if has_pods(context, key, &outcome) { &context.api_permits } else { &context.idle_permits };
     let _permit = permits.acquire().await?;
+    claim.observe();
     let facts = match &outcome {
         Outcome::Published { hash, selected, policy, .. } => {
             let pods = count_replicas(context, key, &uid, &selected.selector).await?;

@@ -21,6 +21,8 @@ const MAX_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_WHILE_PODS_COME: Duration = Duration::from_secs(4);
 /// Longest time for which changes of replicas wait for the status.
 pub(super) const COUNT_INTERVAL: Duration = Duration::from_secs(1);
+/// Time without events after which a computation is the first one again.
+const REST: Duration = Duration::from_secs(2);
 /// How often the time between two computations doubles.
 const LONGEST_STREAK: u32 = 4;
 
@@ -32,7 +34,7 @@ struct Turn {
     computed: Instant,
     /// Shortest time until the next computation.
     interval: Duration,
-    /// How often it has doubled: number of computations for which events were waiting, up to [`LONGEST_STREAK`].
+    /// How often it has doubled: number of computations without a rest between them, up to [`LONGEST_STREAK`].
     streak: u32,
     /// The edit that all pods had confirmed.
     confirmed: Option<PolicyHash>,
@@ -65,7 +67,7 @@ impl Pace {
     pub(super) fn computed(&self, key: &PolicyKey, pods: usize, confirmed: Option<PolicyHash>, now: Instant) {
         let interval = OF_A_POD.saturating_mul(u32::try_from(pods).unwrap_or(u32::MAX)).min(MAX_INTERVAL);
         let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = turns.get(key).filter(|before| now < before.due(false) + before.interval);
+        let before = turns.get(key).filter(|before| now < before.due(false) + before.interval.max(REST));
         let streak = before.map_or(0, |before| (before.streak + 1).min(LONGEST_STREAK));
         turns.insert(key.clone(), Turn { computed: now, interval, streak, confirmed });
     }
@@ -110,7 +112,7 @@ mod tests {
             assert_eq!(pace.wait(&key, true, None, now), interval, "one that was not published");
             now += interval * times;
         }
-        now += interval * 2;
+        now += REST;
         pace.computed(&key, 1_000, None, now);
         assert_eq!(pace.wait(&key, false, Some(&one), now), interval);
         now += MAX_WHILE_PODS_COME;

@@ -93,7 +93,7 @@ async fn hang_some(fleet: &Fleet, table: &mut Table) -> anyhow::Result<()> {
     table.add("a tenth of a namespace reads nothing, an edit: last other one configured", "s", configured);
     let mut falsely = 0.0;
     while start.elapsed() < HANG {
-        falsely += f64::from(u8::from(is_programmed(namespace).await?));
+        falsely += f64::from(u8::from(is_programmed(namespace, POLICIES).await?));
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     table.add("a tenth of a namespace reads nothing, an edit: Programmed meanwhile", "times", falsely);

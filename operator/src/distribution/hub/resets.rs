@@ -73,7 +73,7 @@ impl State {
         let (policy_uid, policy) = self.policy_of(&active.reset)?;
         let mut pods: Vec<_> = self.sessions_of(policy).collect();
         pods.sort_by_key(|(pod, session)| {
-            (!matches!(session.reports.get(policy_uid), Some(PolicyReport::Applied { .. })), *pod)
+            (!matches!(session.reports.policies.get(policy_uid), Some(PolicyReport::Applied { .. })), *pod)
         });
         let Some((present, since)) = &active.remover else {
             return pods.first().map(|(pod, _)| ((*pod).clone(), now));

@@ -1,6 +1,6 @@
 //! Sessions in the hub.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sluice_config::PolicyHash;
@@ -9,18 +9,23 @@ use sluice_crds::policy::Enforcer;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::{ALL_NAMESPACES, Hub, State};
+use super::{ALL_NAMESPACES, Hub, Namespaced as _, State};
 use crate::cluster::pods::pod::Labels;
 use crate::distribution::identity::Identity;
 use crate::distribution::session::{
     EXPIRY, Reported, Session, sanitized, sanitized_ports, sanitized_reset, sanitized_store,
 };
+use crate::distribution::shared_reports::Reports;
 use crate::distribution::wakeup::{Changed, Wakeup};
 
 impl State {
     fn remove_session(&mut self, pod_uid: &str) -> Option<Session> {
         let session = self.sessions.remove(pod_uid)?;
         self.names.remove(&session.name);
+        let namespace = session.namespace();
+        if self.sessions.in_namespace(namespace).next().is_none() {
+            self.reports.forget(namespace);
+        }
         Some(session)
     }
 }
@@ -32,12 +37,9 @@ impl Hub {
         let (close, closed) = mpsc::channel(1);
         let mut state = self.lock();
         let old = state.remove_session(&identity.pod_uid);
-        let (reports, stores) =
-            old.map_or((HashMap::default(), BTreeMap::new()), |old| (old.reports, old.stores));
         let session = Session {
             name: name.to_owned(),
-            reports,
-            stores,
+            reports: old.map(|old| old.reports).unwrap_or_default(),
             resets: BTreeMap::new(),
             unreachable: Vec::new(),
             unreachable_told: false,
@@ -83,7 +85,7 @@ impl Hub {
             }
             drop(state);
             hub.store_reports.notify_one();
-            hub.queue.add_all(keys);
+            hub.queue.add_observed(keys);
         });
     }
 
@@ -123,7 +125,7 @@ impl Hub {
         let Some(pod_uid) = state.names.get(name).cloned() else { return false };
         let Some(session) = state.sessions.get(&pod_uid) else { return false };
         let (namespace, enforcer) = (session.identity.namespace.clone(), session.identity.enforcer);
-        let reports: HashMap<_, _, _> = report
+        let policies = report
             .policies
             .into_iter()
             .filter(|(uid, _)| state.policies.get(uid).is_some())
@@ -134,7 +136,10 @@ impl Hub {
             Enforcer::Service => state.stores.all_names().collect(),
         };
         let stores = report.stores.into_iter().filter(|(name, _)| known.contains(name));
-        let stores: BTreeMap<_, _> = stores.map(|(name, report)| (name, sanitized_store(report))).collect();
+        let stores = stores.map(|(name, report)| (name, sanitized_store(report))).collect();
+        let index = session.namespace().to_owned();
+        let reports = state.reports.share(&index, Reports { policies, stores });
+        let Some(session) = state.sessions.get(&pod_uid) else { return false };
         let resets: BTreeMap<_, _> = report
             .resets
             .into_iter()
@@ -142,9 +147,10 @@ impl Hub {
             .map(|(uid, report)| (uid, sanitized_reset(report)))
             .collect();
         let unreachable = sanitized_ports(report.unreachable);
-        let stores_changed = session.stores != stores || session.expires.is_some();
+        let before = &session.reports;
+        let stores_changed = before.stores != reports.stores || session.expires.is_some();
         let all_changed = stores_changed || session.unreachable != unreachable;
-        let has_changed = |uid: &String| all_changed || session.reports.get(uid) != reports.get(uid);
+        let has_changed = |uid: &String| all_changed || before.policies.get(uid) != reports.policies.get(uid);
         let changed = state.policies_of(session).filter(|(uid, _)| has_changed(uid));
         let changed: Vec<_> = changed.map(|(_, policy)| policy.key.clone()).collect();
         let removed = state.take_reset_reports(&pod_uid, &resets);
@@ -155,7 +161,6 @@ impl Hub {
         session.unreachable = unreachable;
         let resets_changed = std::mem::replace(&mut session.resets, resets.clone()) != resets;
         session.reports = reports;
-        session.stores = stores;
         session.expires = None;
         for namespace in removed {
             state.wake(&namespace, Changed::Live, |_| true);
@@ -170,7 +175,7 @@ impl Hub {
         if stores_changed {
             self.store_reports.notify_one();
         }
-        self.queue.add_all(changed);
+        self.queue.add_observed(changed);
         true
     }
 
@@ -184,9 +189,14 @@ impl Hub {
         store: (&str, &str),
     ) -> Vec<Reported> {
         let state = self.lock();
+        let mut last: Option<(&Session, Reported)> = None;
         let reported = pods.map(|pod| {
             let session = state.sessions.get(pod).filter(|session| session.counts());
-            session.map_or(Reported::NOTHING, |session| session.reported(policy_uid, hash, store))
+            let Some(session) = session else { return Reported::NOTHING };
+            if let Some((_, reported)) = last.as_ref().filter(|(like, _)| session.is_like(like)) {
+                return Reported { unreachable: session.unreachable.clone(), ..reported.clone() };
+            }
+            last.insert((session, session.reported(policy_uid, hash, store))).1.clone()
         });
         reported.collect()
     }

@@ -118,7 +118,8 @@ impl Hub {
                 }
                 (Some(_), Enforcer::Sidecar) => return None,
             };
-            let report = session.stores.get(&name).filter(|report| **report != StoreReport::Unknown)?;
+            let report =
+                session.reports.stores.get(&name).filter(|report| **report != StoreReport::Unknown)?;
             Some(SidecarReport {
                 pod: format!("{}/{}", identity.namespace, identity.pod),
                 report: report.clone(),
