@@ -260,6 +260,14 @@ async fn a_burst_of_events_leads_to_one_more_reconcile() {
     }
     idle().await;
     assert_eq!(RECONCILES.get() - before, 2);
+    // A status that has yet to be computed sees the pods and reports of then.
+    let before = RECONCILES.get();
+    for _ in 0..40 {
+        controller.context.queue.add_observed([key("a")]);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    idle().await;
+    assert_eq!(RECONCILES.get() - before, 1);
 }
 
 #[tokio::test(start_paused = true)]
