@@ -4,8 +4,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 # The documentation is for readers of the source, and some of it is printed by --help.
 DOC_ALLOWS := -A rustdoc::private_intra_doc_links -A rustdoc::bare_urls
-# For what runs once: no line tables, nothing for the next build, and the crates that tests need optimized are not.
-QUICKLY := --config profile.dev.debug=false --config profile.dev.incremental=false --config profile.dev.package.sluice-limiter.opt-level=0 --config profile.dev.package.sluice-store.opt-level=0
+QUICKLY := --config hack/quickly.toml
 # All binaries. Tests enable more features of dependencies, such as the clock of tokio: with one of them among the targets, nothing is
 # compiled twice, once for binaries and once for tests.
 BINARIES := --workspace --bins --test readings

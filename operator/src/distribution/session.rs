@@ -99,6 +99,11 @@ impl Session {
         self.expires.is_some() && !self.ended
     }
 
+    /// Reports whether the session lasts and has reported something.
+    pub(super) fn has_reported(&self) -> bool {
+        self.expires.is_none() && !self.ended
+    }
+
     /// Reports whether the session's reports still count.
     pub(super) fn counts(&self) -> bool {
         self.expires.is_none_or(|expires| Instant::now() < expires)

@@ -9,7 +9,6 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use sluice_crds::RateLimitPolicyStatus;
-use sluice_crds::conditions::{reasons, types};
 use tokio::time::Instant;
 
 use crate::cluster::pods::pod::for_shared;
@@ -19,7 +18,7 @@ use crate::object_key::PolicyKey;
 use crate::queue::Claim;
 use crate::reconcile::contents::{self, Resolution};
 use crate::reconcile::context::Context;
-use crate::reconcile::dereference::{count_replicas, dereference};
+use crate::reconcile::dereference::{CountedPods, count_replicas, dereference};
 use crate::reconcile::facts::{Facts, Outcome};
 use crate::reconcile::pace::COUNT_INTERVAL;
 use crate::reconcile::publish::publish;
@@ -123,17 +122,13 @@ fn has_pods(context: &Context, key: &PolicyKey, outcome: &Outcome) -> bool {
     enforced_by.service || context.pods.any(&key.namespace, |pod| is_selected(&pod.labels))
 }
 
-/// Reports whether a status would be replaced at once, because sidecars are connecting to a leader that has just started.
-fn is_premature(
-    previous: Option<&RateLimitPolicyStatus>,
-    status: &RateLimitPolicyStatus,
-    leader_for: Duration,
-) -> bool {
-    let is_empty = previous.is_none_or(|previous| previous.conditions.is_empty());
-    let mut conditions = status.conditions.iter();
-    let is_pending = conditions
-        .any(|condition| condition.type_ == types::PROGRAMMED && condition.reason == reasons::PENDING);
-    is_empty && is_pending && leader_for < START && status.pods.as_ref().is_some_and(|pods| pods.injected > 0)
+/// Reports whether a first status would be replaced at once, because sidecars are connecting to a leader that has just started.
+fn is_premature(context: &Context, previous: Option<&RateLimitPolicyStatus>, pods: &CountedPods) -> bool {
+    let is_first = previous.is_none_or(|previous| previous.conditions.is_empty());
+    let service = pods.service.iter().map(|pod| pod.uid.as_str());
+    is_first
+        && context.leader_since.elapsed() < START
+        && context.hub.awaits_report(pods.selected.injected.pods().chain(service))
 }
 
 /// Computes the status from the tables and the API server as they are since the reconcile began, and writes it.
@@ -167,9 +162,14 @@ async fn update_status(
     let permits = if has_pods(context, key, &outcome) { &context.api_permits } else { &context.idle_permits };
     let _permit = permits.acquire().await?;
     claim.observe();
+    let previous = report::previous(object);
     let facts = match &outcome {
         Outcome::Published { hash, selected, policy, .. } => {
             let pods = count_replicas(context, key, &uid, &selected.selector).await?;
+            if is_premature(context, previous.as_ref(), &pods) {
+                context.queue.add_after(key.clone(), AT_START);
+                return Ok(());
+            }
             dereference(context, key, (&uid, hash), began, selected, &policy.store, pods).await?
         }
         Outcome::Unread(_) | Outcome::Unresolved(_) | Outcome::Invalid(_) => Facts::default(),
@@ -187,7 +187,6 @@ async fn update_status(
     for reported in of_pods.chain(of_unlimited) {
         context.told.tell_once(reported, |reported| context.pod_events.try_report(reported));
     }
-    let previous = report::previous(object);
     let now = Timestamp::now();
     let observed = Observed {
         key,
@@ -206,10 +205,6 @@ async fn update_status(
         previous: previous.as_ref(),
     };
     let (status, check_again_after) = status(&observed, now);
-    if is_premature(previous.as_ref(), &status, context.leader_since.elapsed()) {
-        context.queue.add_after(key.clone(), AT_START);
-        return Ok(());
-    }
     if let Some(delay) = check_again_after {
         context.queue.add_after(key.clone(), delay);
     }

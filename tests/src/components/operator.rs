@@ -77,8 +77,10 @@ impl Operator {
             "--pod-ip=192.0.2.1".to_owned(),
             format!("--store-url={store_url}"),
             "--store-latency-budget-ms=2000".to_owned(),
-            "--log=info,sluice_operator=debug".to_owned(),
         ];
+        if !more_arguments.iter().any(|argument| argument.starts_with("--log=")) {
+            arguments.push("--log=info,sluice_operator=debug".to_owned());
+        }
         arguments.extend(more_arguments.iter().map(|&argument| argument.to_owned()));
         let kubeconfig = ("KUBECONFIG", plane.kubeconfig().display().to_string());
         let log = directory.path().join("operator.log");

@@ -3,10 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use sluice_tests::components::Operator;
-use sluice_tests::process::free_port;
-
-use super::fleet::{Fleet, STORE_URL, policy};
+use super::fleet::{Fleet, policy};
 use super::watched::{Requests, Watched, until_quiet};
 use super::{row, single};
 use crate::report::row::Row;
@@ -87,14 +84,8 @@ pub(crate) async fn measure(sessions: usize) -> anyhow::Result<Vec<Row>> {
     fleet.seen.waits.store(true, Ordering::Relaxed);
     fleet.seen.longest_gap.store(0, Ordering::Relaxed);
     // The replica that waits for the lease listens when it leads.
-    let url = format!("https://127.0.0.1:{}", free_port());
     let start = Instant::now();
-    let next = async {
-        let name = ["--pod-name=next"];
-        let next = Operator::start_with(&fleet.plane, "bench-system", STORE_URL, &url, &name).await;
-        fleet.follow(&next);
-        next
-    };
+    let next = fleet.start_replica(&["--pod-name=next"]);
     let stop = async {
         tokio::time::sleep(Duration::from_secs(3)).await;
         operator.process.signal();

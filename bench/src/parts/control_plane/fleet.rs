@@ -10,6 +10,7 @@ use kube::api::ListParams;
 use serde_json::{Value, json};
 use sluice_tests::components::{ControlClient, Operator};
 use sluice_tests::kubernetes::{ControlPlane, TestNamespace};
+use sluice_tests::process::free_port;
 use tokio::task::JoinHandle;
 
 use super::sidecar::{Seen, Sidecar};
@@ -22,7 +23,7 @@ const OF_A_NODE: usize = 100;
 const BOUND: Duration = Duration::from_secs(90);
 
 /// Nothing listens here. The sidecars' reports decide about the store.
-pub(crate) const STORE_URL: &str = "redis://127.0.0.1:1";
+const STORE_URL: &str = "redis://127.0.0.1:1";
 
 /// Namespaces, their pods and the sessions of these.
 pub(crate) struct Fleet {
@@ -101,13 +102,20 @@ impl Fleet {
 
     /// Starts an operator and lets the sidecars find it.
     pub(crate) async fn start_operator(&self) -> Operator {
-        let operator = Operator::start(&self.plane, "bench-system", STORE_URL).await;
+        self.start_replica(&[]).await
+    }
+
+    /// Starts an operator with further arguments, waits until it leads, and lets the sidecars find it. It logs what it does by default.
+    pub(crate) async fn start_replica(&self, more_arguments: &[&str]) -> Operator {
+        let url = format!("https://127.0.0.1:{}", free_port());
+        let arguments = [&["--log=info"], more_arguments].concat();
+        let operator = Operator::start_with(&self.plane, "bench-system", STORE_URL, &url, &arguments).await;
         self.follow(&operator);
         operator
     }
 
     /// Lets the sidecars connect to this operator from now on.
-    pub(crate) fn follow(&self, operator: &Operator) {
+    fn follow(&self, operator: &Operator) {
         for client in &self.clients {
             let new = ControlClient::new(&operator.control_url, operator.ca_file());
             *client.lock().unwrap_or_else(PoisonError::into_inner) = new;

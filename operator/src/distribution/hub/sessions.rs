@@ -201,6 +201,12 @@ impl Hub {
         reported.collect()
     }
 
+    /// Reports whether the sidecar of one of these pods is not connected, or has not reported yet.
+    pub fn awaits_report<'a>(&self, mut pods: impl Iterator<Item = &'a str>) -> bool {
+        let state = self.lock();
+        pods.any(|pod| state.sessions.get(pod).is_none_or(|session| !session.has_reported()))
+    }
+
     /// Reports whether an event is to tell that a pod's application is not reached: once, until it is reached again.
     pub fn tell_unreachable(&self, pod_uid: &str) -> bool {
         let mut state = self.lock();

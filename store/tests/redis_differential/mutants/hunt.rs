@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use redis::{Connection, ConnectionLike, RedisResult, Value};
@@ -13,12 +14,25 @@ use super::super::world::{ALL, Focus, World};
 use super::generate::Mutant;
 use crate::support::Redis;
 
-/// Batches that begin with an empty server, as the comparison sends them for the scripts themselves.
+/// Batches that begin with an empty server.
 pub(crate) struct Section {
     focus: Focus,
     seed: u64,
-    /// Its commands, in their order. Most mutants differ in the first piece.
-    pieces: Vec<Piece>,
+    /// Its commands, in their order, as the comparison sends them for the scripts themselves. They are recorded when a mutant first
+    /// needs them. Most mutants differ in the first piece.
+    pieces: OnceLock<Vec<Piece>>,
+}
+
+impl Section {
+    /// Returns a section of a focus, whose sections have the numbers from 0 on.
+    pub(crate) fn new(focus: Focus, number: u64) -> Self {
+        Self { focus, seed: SEED + number, pieces: OnceLock::new() }
+    }
+
+    /// Reports whether a mutant has needed it.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.pieces.get().is_some()
+    }
 }
 
 /// Commands that are sent at once.
@@ -32,9 +46,9 @@ struct Piece {
 }
 
 /// Whether a mutant is caught must not depend on luck. Each section of a focus has the next seed.
-pub(crate) const SEED: u64 = 1;
+const SEED: u64 = 1;
 /// The number of checks in a section.
-pub(crate) const CHECKS_PER_SECTION: u64 = 300;
+const CHECKS_PER_SECTION: u64 = 300;
 /// The number of pipelines in a piece.
 const PIPELINES_PER_PIECE: usize = 24;
 /// A command behind all others of a piece, and the reply to it.
@@ -154,17 +168,18 @@ impl<'a> Hunter<'a> {
         Self { sources, hashes, order: (0..sections).collect(), redis, connection, stream, loaded: 0 }
     }
 
-    /// Compares the scripts themselves, and returns the section or their first difference from the reference.
-    pub(crate) fn record(&mut self, focus: Focus, seed: u64) -> Result<Section, String> {
+    /// Compares the scripts themselves, and returns what was sent.
+    fn record(&mut self, Section { focus, seed, .. }: &Section) -> Vec<Piece> {
         let mut recorder = Recorder { connection: &mut self.connection, pipelines: vec![] };
-        run(&mut World::new(seed, focus), self.sources, &mut recorder, CHECKS_PER_SECTION)?;
+        run(&mut World::new(*seed, *focus), self.sources, &mut recorder, CHECKS_PER_SECTION)
+            .unwrap_or_else(|difference| panic!("seed {seed} {focus:?}: {difference}"));
         let pipelines = recorder.pipelines;
         let mut pieces: Vec<_> =
             pipelines.chunks(PIPELINES_PER_PIECE).map(|some| self.piece(some.concat())).collect();
         for piece in &mut pieces {
-            piece.replies = self.send(piece, None).map_err(|error| error.to_string())?;
+            piece.replies = self.send(piece, None).unwrap();
         }
-        Ok(Section { focus, seed, pieces })
+        pieces
     }
 
     /// Finds the hashes in commands.
@@ -221,7 +236,7 @@ impl<'a> Hunter<'a> {
 
     /// Sends a section with the hash of a mutant, until a reply differs from that to the script itself.
     fn replies_equal(&mut self, section: &Section, mutant: (Script, &str)) -> io::Result<bool> {
-        for piece in &section.pieces {
+        for piece in section.pieces.get_or_init(|| self.record(section)) {
             if self.send(piece, Some(mutant))? != piece.replies {
                 return Ok(false);
             }
