@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 # Those that take longest start first.
-LONGEST = ["redis_differential", "sidecar_managed", "installation", "reconcile", "admit_schema", "chaos", "leases"]
+LONGEST = ["redis_differential", "sidecar_managed", "chaos", "reconcile", "redis_topology", "admit_schema", "leases", "recipes", "redis_faults"]
 # These measure the memory of a process under a limit, or have to send more in a second than a loaded machine can: nothing runs
 # beside them.
 ALONE = ["pressure", "proxy_store", "proxy_concurrency"]
@@ -86,8 +86,8 @@ class Runner:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    # One more than there are processors, because most of them wait.
-    parser.add_argument("--jobs", type=int, metavar="N", default=(os.cpu_count() or 1) + 1)
+    # Two more than there are processors, because most of them wait.
+    parser.add_argument("--jobs", type=int, metavar="N", default=(os.cpu_count() or 1) + 2)
     parser.add_argument("--only", action="append", default=[], metavar="MODULE")
     options, arguments = parser.parse_known_args()
     order = {name: n for n, name in enumerate(LONGEST)}

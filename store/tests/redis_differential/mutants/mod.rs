@@ -18,7 +18,6 @@ use generate::{mutants, original};
 use hunt::{Hunter, Outcome, Section};
 use sluice_store::redis::Script;
 
-use super::comparison::Sources;
 use super::world::{ALL, Focus};
 
 /// The sections of a focus.
