@@ -36,7 +36,7 @@ struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Meanwhile {
     Nothing,
-    /// What a status observes.
+    /// Pods or reports, which only a status observes.
     Observed,
     /// Anything.
     Changed,

@@ -18,6 +18,7 @@ use axum::extract::{Query, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
+use futures::StreamExt as _;
 use futures::future::join_all;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -49,6 +50,9 @@ const OPENAPI: &str = "/v1/openapi.json";
 
 /// Longest body, in bytes.
 const MAX_BODY: usize = 1 << 20;
+/// Most bytes of a body that are received of a caller who may not ask, and the longest time for that.
+const MAX_DISCARDED: usize = 1 << 16;
+const DISCARD: Duration = Duration::from_secs(5);
 /// Most checks of a body.
 const MAX_CHECKS: usize = 100;
 /// Longest value of a part of a key, in bytes.
@@ -212,6 +216,14 @@ impl Checks {
         prepared.map_err(|(position, error)| of_error(&error, position, body))
     }
 
+    /// Refuses a caller who may not ask, after the body. Over HTTP/2 an answer before its end resets the stream, which curl and others
+    /// report as a failure of the connection, without the answer.
+    async fn refuse(&self, problem: Problem, body: Body) -> Response {
+        self.metrics.refuse_check();
+        discard(body).await;
+        problem.into_response()
+    }
+
     async fn settle(&self, body: &SettleBody, asker: &Asker<'_>) -> Result<SettleAnswerBody, Problem> {
         check_cost(body.cost, "/cost")?;
         let settled = self.engine.settle(&body.id, body.cost, |name| asker.may_name(name), BUDGET).await;
@@ -253,8 +265,11 @@ async fn check(
     body: Body,
 ) -> Response {
     let arrived = Instant::now();
+    let asker = match Asker::identify(door.callers.as_ref(), &names, &headers) {
+        Ok(asker) => asker,
+        Err(problem) => return door.refuse(problem, body).await,
+    };
     let answered = async {
-        let asker = Asker::identify(door.callers.as_ref(), &names, &headers)?;
         let status = match options.map(|Query(options)| options.status) {
             Ok(None) => StatusCode::OK,
             Ok(Some(status)) if status == "429" => StatusCode::TOO_MANY_REQUESTS,
@@ -299,10 +314,11 @@ async fn settle(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let settled = async {
-        let asker = Asker::identify(door.callers.as_ref(), &names, &headers)?;
-        door.settle(&parse(&headers, &receive(body).await?)?, &asker).await
+    let asker = match Asker::identify(door.callers.as_ref(), &names, &headers) {
+        Ok(asker) => asker,
+        Err(problem) => return door.refuse(problem, body).await,
     };
+    let settled = async { door.settle(&parse(&headers, &receive(body).await?)?, &asker).await };
     let settled = settled.await;
     match settled {
         Ok(answer) => {
@@ -314,6 +330,21 @@ async fn settle(
             problem.into_response()
         }
     }
+}
+
+/// Receives a body up to a bound, and keeps nothing of it.
+async fn discard(body: Body) {
+    let mut frames = body.into_data_stream();
+    let received = async {
+        let mut left = MAX_DISCARDED;
+        while let Some(Ok(frame)) = frames.next().await
+            && let Some(rest) = left.checked_sub(frame.len())
+        {
+            left = rest;
+        }
+    };
+    // A caller who sends no more has the answer then.
+    let _ = tokio::time::timeout(DISCARD, received).await;
 }
 
 /// Receives a body, of a caller who may ask.
@@ -520,5 +551,34 @@ fn limit_body(one: LimitStatus) -> LimitBody {
         reset_seconds: rate.map(|_| status.reset_seconds),
         never_fits: is_over && status.retry_after_seconds.is_none(),
         retry_after_seconds: status.retry_after_seconds,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::stream;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_body_of_a_refused_caller_is_received_up_to_a_bound() {
+        const FRAME: usize = 1 << 10;
+        for (sent, received) in [(0, 0), (3, 3), (64, 64), (1_000, 65)] {
+            let taken = Arc::<AtomicUsize>::default();
+            let frames = stream::iter(0..sent).map({
+                let taken = taken.clone();
+                move |_| {
+                    taken.fetch_add(1, Ordering::Relaxed);
+                    Ok::<_, std::io::Error>(Bytes::from_static(&[0; FRAME]))
+                }
+            });
+            discard(Body::from_stream(frames)).await;
+            assert_eq!(taken.load(Ordering::Relaxed), received);
+        }
+        // A caller who does not send it is answered all the same.
+        discard(Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>())).await;
     }
 }

@@ -80,7 +80,7 @@ struct State {
     sessions: Indexed<Session>,
     /// The UIDs of their pods by the names of the sessions.
     names: HashMap<String, String>,
-    /// What their sidecars have reported.
+    /// The last reports of their sidecars.
     reports: SharedReports,
     /// Changes of replicas for which sessions are not woken yet, by namespace.
     replicas_changed: HashMap<String, live::Waiting>,

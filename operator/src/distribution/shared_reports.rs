@@ -1,4 +1,4 @@
-//! What sidecars have reported about policies and stores. The pods of a workload report the same, so equal reports are kept once.
+//! The last reports of sidecars about policies and stores. The pods of a workload report the same, so equal reports are kept once.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Weak};
