@@ -50,7 +50,7 @@ const OPENAPI: &str = "/v1/openapi.json";
 
 /// Longest body, in bytes.
 const MAX_BODY: usize = 1 << 20;
-/// Most bytes of a body that are received of a caller who may not ask, and the longest time for that.
+/// Most bytes of a body that are received although nobody looks at it, and the longest time for that.
 const MAX_DISCARDED: usize = 1 << 16;
 const DISCARD: Duration = Duration::from_secs(5);
 /// Most checks of a body.
@@ -84,13 +84,15 @@ impl Checks {
             .route(CHECK, post(check))
             .route(SETTLE, post(settle))
             .route(OPENAPI, get(async || Json(openapi::document())))
-            .fallback(async || {
+            .fallback(async |body: Body| {
+                discard(body).await;
                 Problem::new(
                     StatusCode::NOT_FOUND,
                     "there is nothing at this path: POST to /v1/check or /v1/settle, or GET /v1/openapi.json",
                 )
             })
-            .method_not_allowed_fallback(async || {
+            .method_not_allowed_fallback(async |body: Body| {
+                discard(body).await;
                 Problem::new(
                     StatusCode::METHOD_NOT_ALLOWED,
                     "the path has another method: see /v1/openapi.json",
@@ -216,8 +218,7 @@ impl Checks {
         prepared.map_err(|(position, error)| of_error(&error, position, body))
     }
 
-    /// Refuses a caller who may not ask, after the body. Over HTTP/2 an answer before its end resets the stream, which curl and others
-    /// report as a failure of the connection, without the answer.
+    /// Refuses a caller who may not ask.
     async fn refuse(&self, problem: Problem, body: Body) -> Response {
         self.metrics.refuse_check();
         discard(body).await;
@@ -270,6 +271,7 @@ async fn check(
         Err(problem) => return door.refuse(problem, body).await,
     };
     let answered = async {
+        let body = receive(body).await?;
         let status = match options.map(|Query(options)| options.status) {
             Ok(None) => StatusCode::OK,
             Ok(Some(status)) if status == "429" => StatusCode::TOO_MANY_REQUESTS,
@@ -278,7 +280,7 @@ async fn check(
                 return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
             }
         };
-        let body = parse::<CheckBody>(&headers, &receive(body).await?)?;
+        let body = parse::<CheckBody>(&headers, &body)?;
         Ok((status, door.check(&body, &headers, &asker).await?))
     };
     let answered = answered.await;
@@ -332,7 +334,8 @@ async fn settle(
     }
 }
 
-/// Receives a body up to a bound, and keeps nothing of it.
+/// Receives a body that is not asked for, up to a bound, and keeps nothing of it. Over HTTP/2 an answer before its end resets the
+/// stream, which curl and others report as a failure of the connection, without the answer.
 async fn discard(body: Body) {
     let mut frames = body.into_data_stream();
     let received = async {
