@@ -125,7 +125,7 @@ impl Proxy {
         let format = ResponseFormat::of(request.method(), request.headers(), is_http2);
         let is_ambiguous = client.ambiguity.covers(client.count_request());
         if let Err(invalid) = validate(&mut request, client.protocol, is_ambiguous) {
-            return self.refuse(format, invalid);
+            return reject(client, request, self.invalid(format, invalid));
         }
         let stopping = || self.drain.clone().stopped();
         let decided =
@@ -144,7 +144,7 @@ impl Proxy {
             return self.refuse_by_policies(client, format, request, refused);
         }
         if let Some(rejection) = answer.rejection(format, self.reveal) {
-            return reject(client, request, rejection);
+            return reject(client, request, rejection.map(ResponseBody::own));
         }
         // Only marks of the sidecar are forwarded.
         answer.remove_marks(request.headers_mut());
@@ -267,7 +267,7 @@ impl Proxy {
         self.metrics.upstream_error(error.reason());
         let (upstream, trace) = (self.pool.application.upstream(), trace.and_then(trace_id));
         match error {
-            ForwardError::BrokenRequest => self.refuse(format, InvalidRequest::Body),
+            ForwardError::BrokenRequest => self.invalid(format, InvalidRequest::Body),
             ForwardError::Unreachable(error) => {
                 if let Some(left_out) = self.logs.failures.take() {
                     tracing::info!(%upstream, %error, trace, left_out, "cannot connect to the application");
@@ -309,39 +309,42 @@ impl Proxy {
         request: Request<ClientBody>,
         refused: Refused,
     ) -> Response<ResponseBody> {
-        match refused {
+        let response = match refused {
             Refused::NoPolicies => {
                 self.metrics.refused_request(NO_POLICIES);
-                reject(client, request, format.no_policies())
+                format.no_policies().map(ResponseBody::own)
             }
-            Refused::AmbiguousPath => self.refuse(format, InvalidRequest::AmbiguousPath),
-            Refused::TooManyLimits => self.refuse(format, InvalidRequest::TooManyLimits),
-        }
+            Refused::AmbiguousPath => self.invalid(format, InvalidRequest::AmbiguousPath),
+            Refused::TooManyLimits => self.invalid(format, InvalidRequest::TooManyLimits),
+        };
+        reject(client, request, response)
     }
 
     /// Returns the response to a request that must not be forwarded.
-    fn refuse(&self, format: ResponseFormat, invalid: InvalidRequest) -> Response<ResponseBody> {
+    fn invalid(&self, format: ResponseFormat, invalid: InvalidRequest) -> Response<ResponseBody> {
         self.metrics.refused_request(invalid.reason());
         failure::invalid(format, invalid).map(ResponseBody::own)
     }
 }
 
-/// Responds without the application. Reads and discards the rest of the request, so that the next request on
-/// the connection can be read. The connection ends if the rest is too long or takes too long.
+/// Responds without the application. Reads and discards the rest of the request. Over HTTP/1.1 the next request on the
+/// connection can then be read. Over HTTP/2 the client can send to the end: some, curl among them, take a stream that is reset
+/// before for an error, and never show the response that has come whole. If the rest is too long or takes too long, the
+/// connection ends, or the stream is reset.
 fn reject(
     client: &Connection,
     request: Request<ClientBody>,
-    response: Response<Bytes>,
+    mut response: Response<ResponseBody>,
 ) -> Response<ResponseBody> {
-    let mut response = response.map(ResponseBody::own);
-    if client.protocol == Protocol::Http1 && !request.body().is_end_stream() {
-        if request.headers().contains_key(EXPECT) {
-            // A client that waits for 100 may or may not send its body now, so the end of the request is
-            // unknown.
-            close_connection(&mut response);
-        } else {
-            tokio::spawn(tokio::time::timeout(DISCARD_TIMEOUT, discard(request.into_body())));
-        }
+    let is_last = client.protocol == Protocol::Http1 && response.headers().contains_key(CONNECTION);
+    if is_last || request.body().is_end_stream() {
+        return response;
+    }
+    if !request.headers().contains_key(EXPECT) {
+        tokio::spawn(tokio::time::timeout(DISCARD_TIMEOUT, discard(request.into_body())));
+    } else if client.protocol == Protocol::Http1 {
+        // A client that waits for 100 may or may not send its body now, so the end of the request is unknown.
+        close_connection(&mut response);
     }
     response
 }

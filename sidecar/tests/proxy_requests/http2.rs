@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -187,6 +188,27 @@ async fn a_response_before_the_end_of_the_request_is_complete() {
     drop((request, respond, download));
     let mut response = within(response).await.unwrap();
     assert_eq!(read(response.body_mut()).await.unwrap(), b"enough");
+}
+
+#[tokio::test]
+async fn a_request_without_a_response_of_the_application_can_be_sent_to_its_end() {
+    let application = Streams::start(Builder::new()).await;
+    let sidecar = sidecar_with(application.address, &[policy(&[limit("none", 0, "")])]);
+    let (mut client, _) = connect(&sidecar).await;
+    for (uri, status) in [("http://shop.example/x", 429), ("ftp://shop.example/x", 400)] {
+        let request = Request::post(uri).body(()).unwrap();
+        let (response, mut upload) = client.send_request(request, false).unwrap();
+        let mut response = within(response).await.unwrap();
+        assert_eq!(response.status(), status);
+        assert!(!read(response.body_mut()).await.unwrap().is_empty());
+        // A stream that is reset takes no more data.
+        send(&mut upload, Bytes::from(vec![0; 200_000])).await;
+        upload.send_data(Bytes::new(), true).unwrap();
+        // What came before on the connection has been taken.
+        let (response, _) = client.send_request(post(), true).unwrap();
+        within(response).await.unwrap();
+        assert!(poll_fn(|cx| Poll::Ready(upload.poll_reset(cx))).await.is_pending(), "{status}");
+    }
 }
 
 #[tokio::test]
