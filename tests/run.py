@@ -86,8 +86,8 @@ class Runner:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    # One more than there are processors, because most of them wait.
-    parser.add_argument("--jobs", type=int, metavar="N", default=(os.cpu_count() or 1) + 1)
+    # More than there are processors, because most of them wait.
+    parser.add_argument("--jobs", type=int, metavar="N", default=(os.cpu_count() or 1) + 2)
     parser.add_argument("--only", action="append", default=[], metavar="MODULE")
     options, arguments = parser.parse_known_args()
     order = {name: n for n, name in enumerate(LONGEST)}
