@@ -225,7 +225,9 @@ async fn changed<'a>(
             let last = times.into_iter().max().context("there are no sidecars")?;
             return Ok((last - since).as_secs_f64());
         }
-        ensure!(began.elapsed() < BOUND, "some sidecars did not receive their policies");
+        let missing =
+            || members.clone().filter(|member| when(&member.sidecar).is_none_or(|at| at <= since)).count();
+        ensure!(began.elapsed() < BOUND, "{} sidecars did not receive their policies", missing());
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
