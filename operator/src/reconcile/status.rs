@@ -44,6 +44,8 @@ mod programmed;
 mod ready;
 mod resolved_refs;
 mod store_healthy;
+#[cfg(test)]
+mod tests;
 mod text;
 pub(crate) mod unreachable;
 
@@ -95,7 +97,8 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus
     let conditions = found.map(|(kind, finding)| condition(observed, kind, finding, now)).collect();
     let status =
         RateLimitPolicyStatus { observed_generation: Some(observed.generation), conditions, pods, limits };
-    (status, programmed.check_again_after)
+    let check_again_after = [programmed.check_again_after, observed.awaits_sidecars()];
+    (status, check_again_after.into_iter().flatten().min())
 }
 
 /// Returns the note about a policy that was deleted and still exists.

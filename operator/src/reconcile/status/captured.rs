@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sluice_crds::conditions::reasons;
+use sluice_crds::conditions::{reasons, types};
 
 use super::finding::Finding;
 use super::observed::Observed;
@@ -28,6 +28,9 @@ mod services;
 #[cfg(test)]
 mod tests;
 
+/// What only the service's pods can report.
+const REPORTED: [(&str, &str); 1] = [("True", reasons::CHECKS_ARRIVE)];
+
 pub(super) fn captured(observed: &Observed<'_>) -> Finding {
     let Outcome::Published { enforced_by, policy, .. } = observed.outcome else {
         return by_sidecars(observed);
@@ -36,9 +39,11 @@ pub(super) fn captured(observed: &Observed<'_>) -> Finding {
     let service = enforced_by.service.then(|| service::asked(observed, policy));
     match (sidecars, service) {
         (Some(sidecars), Some(service)) if sidecars.status == "True" => {
-            Finding { message: format!("{} {}", sidecars.message, service.message), ..service }
+            let message = format!("{} {}", sidecars.message, service.message);
+            Finding { message, ..service }.or_before(observed, types::CAPTURED, &REPORTED)
         }
-        (Some(found), _) | (None, Some(found)) => found,
+        (None, Some(service)) => service.or_before(observed, types::CAPTURED, &REPORTED),
+        (Some(found), _) => found,
         // Something enforces each policy.
         (None, None) => by_sidecars(observed),
     }

@@ -8,7 +8,7 @@ use sluice_config::CompiledPolicy;
 use sluice_config::client_address::AddressHeader;
 use sluice_config::key::KeyPart;
 use sluice_config::policy::CompiledLimit;
-use sluice_crds::conditions::reasons;
+use sluice_crds::conditions::{reasons, types};
 
 use super::finding::Finding;
 use super::observed::Observed;
@@ -18,6 +18,9 @@ use crate::reconcile::facts::Outcome;
 
 #[cfg(test)]
 mod tests;
+
+/// What sidecars can report.
+const REPORTED: [(&str, &str); 2] = [("True", reasons::KNOWN), ("False", reasons::UNTRUSTED_PROXY)];
 
 /// Returns the condition, or `None` if no limit depends on the client's address.
 pub(super) fn client_address(observed: &Observed<'_>) -> Option<Finding> {
@@ -31,16 +34,20 @@ pub(super) fn client_address(observed: &Observed<'_>) -> Option<Finding> {
     if !policy.limits.iter().any(depends) {
         return None;
     }
+    Some(by_reports(observed, policy).or_before(observed, types::CLIENT_ADDRESS, &REPORTED))
+}
+
+fn by_reports(observed: &Observed<'_>, policy: &CompiledPolicy) -> Finding {
     let pods = &observed.facts.pods;
     let reported = pods.iter().filter(|pod| pod.confirmation == Confirmation::Applied).count();
     if reported == 0 {
         let message = "No sidecar has reported on this version of the policy yet.";
-        return Some(Finding::new("Unknown", reasons::NO_REPORTS, message));
+        return Finding::new("Unknown", reasons::NO_REPORTS, message);
     }
     let proxies: Vec<_> = pods.iter().filter_map(|pod| pod.untrusted_proxy.as_ref()).collect();
     let Some(first) = proxies.first() else {
         let message = "Requests arrive from clients or through trusted proxies.";
-        return Some(Finding::new("True", reasons::KNOWN, message));
+        return Finding::new("True", reasons::KNOWN, message);
     };
     let peers: BTreeSet<IpAddr> = proxies.iter().map(|proxy| proxy.peer).collect();
     let header = match first.header {
@@ -56,7 +63,7 @@ pub(super) fn client_address(observed: &Observed<'_>) -> Option<Finding> {
         list(peers.iter().map(IpAddr::to_string)),
         mend(observed, policy, first.header, &peers)
     );
-    Some(Finding::new("False", reasons::UNTRUSTED_PROXY, message))
+    Finding::new("False", reasons::UNTRUSTED_PROXY, message)
 }
 
 /// Returns the command that adds these peers to the trusted proxies.

@@ -22,6 +22,26 @@ impl Finding {
     pub(super) fn new(status: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
         Self { status, reason, message: message.into() }
     }
+
+    /// Returns the finding of the leader before, if it has one of these results, while sidecars that it may rest on are still
+    /// connecting to a new leader. What others have reported to this one counts at once if it is worse.
+    pub(super) fn or_before(
+        self,
+        observed: &Observed<'_>,
+        kind: &str,
+        results: &[(&'static str, &'static str)],
+    ) -> Self {
+        let before = observed.present_condition(kind).filter(|_| observed.awaits_sidecars().is_some());
+        let Some(before) = before else { return self };
+        let result =
+            results.iter().find(|result| **result == (before.status.as_str(), before.reason.as_str()));
+        match result {
+            Some(&(status, reason)) if self.status != "False" || status == "False" => {
+                Self::new(status, reason, before.message.clone())
+            }
+            Some(_) | None => self,
+        }
+    }
 }
 
 /// Returns the condition for a finding. The transition time stays the same while the condition's status does.

@@ -193,11 +193,7 @@ enum DuringGrace {
 
 /// Decides for a new leader. Its missing confirmations say little while sidecars are still connecting to it.
 fn during_grace(observed: &Observed<'_>, missing: usize) -> DuringGrace {
-    let is_connecting = |pod: &CountedPod| {
-        pod.facts.injected
-            && matches!(pod.confirmation, Confirmation::NotConnected | Confirmation::AwaitsReport)
-    };
-    if !observed.facts.enforcers().any(is_connecting) {
+    if observed.awaits_sidecars().is_none() {
         return DuringGrace::Undecided;
     }
     let previous = observed

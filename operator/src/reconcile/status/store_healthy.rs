@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use sluice_config::message::StoreReport;
 use sluice_config::policy::{DEFAULT_STORE, LimitKind};
-use sluice_crds::conditions::reasons;
+use sluice_crds::conditions::{reasons, types};
 use sluice_store::FaultCause;
 
 use super::finding::Finding;
@@ -13,6 +13,15 @@ use super::text::{list, part_of, plural};
 use crate::object_key::PolicyKey;
 use crate::reconcile::facts::Outcome;
 
+/// What sidecars can report.
+const REPORTED: [(&str, &str); 5] = [
+    ("True", reasons::HEALTHY),
+    ("True", reasons::COUNTERS_LOST),
+    ("False", reasons::UNREACHABLE),
+    ("False", reasons::STORE_REFUSED),
+    ("False", reasons::DEGRADED),
+];
+
 pub(super) fn store_healthy(observed: &Observed<'_>) -> Finding {
     if let Outcome::Published { policy, .. } = observed.outcome
         && policy.consistency.is_local()
@@ -20,6 +29,10 @@ pub(super) fn store_healthy(observed: &Observed<'_>) -> Finding {
     {
         return Finding::new("True", reasons::HEALTHY, "The policy counts in its pods and needs no store.");
     }
+    by_reports(observed).or_before(observed, types::STORE_HEALTHY, &REPORTED)
+}
+
+fn by_reports(observed: &Observed<'_>) -> Finding {
     let pods = observed.facts.enforcers();
     let reports: Vec<_> =
         pods.filter_map(|pod| pod.store.as_ref()).filter(|report| **report != StoreReport::Unknown).collect();
