@@ -28,7 +28,7 @@ mod services;
 #[cfg(test)]
 mod tests;
 
-/// What only the service's pods can report.
+/// Results that only the reports of the service can have.
 const REPORTED: [(&str, &str); 1] = [("True", reasons::CHECKS_ARRIVE)];
 
 pub(super) fn captured(observed: &Observed<'_>) -> Finding {

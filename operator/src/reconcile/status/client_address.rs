@@ -19,7 +19,7 @@ use crate::reconcile::facts::Outcome;
 #[cfg(test)]
 mod tests;
 
-/// What sidecars can report.
+/// Results that the reports of sidecars can have.
 const REPORTED: [(&str, &str); 2] = [("True", reasons::KNOWN), ("False", reasons::UNTRUSTED_PROXY)];
 
 /// Returns the condition, or `None` if no limit depends on the client's address.

@@ -13,7 +13,7 @@ use super::text::{list, part_of, plural};
 use crate::object_key::PolicyKey;
 use crate::reconcile::facts::Outcome;
 
-/// What sidecars can report.
+/// Results that the reports of sidecars can have.
 const REPORTED: [(&str, &str); 5] = [
     ("True", reasons::HEALTHY),
     ("True", reasons::COUNTERS_LOST),
