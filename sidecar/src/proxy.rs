@@ -336,8 +336,8 @@ fn reject(
     request: Request<ClientBody>,
     mut response: Response<ResponseBody>,
 ) -> Response<ResponseBody> {
-    let is_last = client.protocol == Protocol::Http1 && response.headers().contains_key(CONNECTION);
-    if is_last || request.body().is_end_stream() {
+    let is_last = || client.protocol == Protocol::Http1 && response.headers().contains_key(CONNECTION);
+    if request.body().is_end_stream() || is_last() {
         return response;
     }
     if !request.headers().contains_key(EXPECT) {
