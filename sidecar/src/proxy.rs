@@ -340,11 +340,12 @@ fn reject(
     if request.body().is_end_stream() || is_last() {
         return response;
     }
-    if !request.headers().contains_key(EXPECT) {
-        tokio::spawn(tokio::time::timeout(DISCARD_TIMEOUT, discard(request.into_body())));
-    } else if client.protocol == Protocol::Http1 {
+    match client.protocol {
         // A client that waits for 100 may or may not send its body now, so the end of the request is unknown.
-        close_connection(&mut response);
+        Protocol::Http1 if request.headers().contains_key(EXPECT) => close_connection(&mut response),
+        Protocol::Http1 | Protocol::Http2 => {
+            tokio::spawn(tokio::time::timeout(DISCARD_TIMEOUT, discard(request.into_body())));
+        }
     }
     response
 }

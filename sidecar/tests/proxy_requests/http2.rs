@@ -195,8 +195,13 @@ async fn a_request_without_a_response_of_the_application_can_be_sent_to_its_end(
     let application = Streams::start(Builder::new()).await;
     let sidecar = sidecar_with(application.address, &[policy(&[limit("none", 0, "")])]);
     let (mut client, _) = connect(&sidecar).await;
-    for (uri, status) in [("http://shop.example/x", 429), ("ftp://shop.example/x", 400)] {
-        let request = Request::post(uri).body(()).unwrap();
+    let cases = [
+        ("http://shop.example/x", "x-a", 429),
+        ("http://shop.example/x", "expect", 429),
+        ("ftp://shop.example/x", "x-a", 400),
+    ];
+    for (uri, header, status) in cases {
+        let request = Request::post(uri).header(header, "100-continue").body(()).unwrap();
         let (response, mut upload) = client.send_request(request, false).unwrap();
         let mut response = within(response).await.unwrap();
         assert_eq!(response.status(), status);
