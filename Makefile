@@ -34,7 +34,7 @@ test: ## Run all tests that need no privileges (installs Redis and etcd, fetches
 
 .PHONY: interop
 interop: ## Run the tests with programs that CI does not have: 28 frameworks and servers, Tomcat (Java and Maven), ratelimit, an OpenTelemetry collector and Envoy Gateway (Go, root)
-	tests/node/apt.sh node
+	tests/node/apt.sh interop
 	$(CARGO) build -p sluice && $(CARGO) test -p sluice-tests --test integration -- path_spellings:: --include-ignored
 	$(CARGO) test -p sluice-tests --test integration -- live_readings:: --include-ignored --test-threads=1
 	SLUICE_RATELIMIT="$$(bench/tools/install.sh ratelimit)" $(CARGO) test -p sluice-service --test integration -- ratelimit:: --include-ignored

@@ -3,11 +3,11 @@
 //! that it saw, and the client may have written everything to the left of that. A proxy that forwards bytes and not requests
 //! reports the address at the beginning of the connection instead, in the PROXY protocol.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr};
 
 use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -60,6 +60,13 @@ impl ClientAddress {
         self.header == AddressHeader::ProxyProtocol && self.trusts(peer.to_canonical())
     }
 
+    /// Returns the source with networks in the family of their addresses.
+    #[must_use]
+    pub fn canonical(self) -> Self {
+        let trusted_proxies = self.trusted_proxies.into_iter().map(canonical_network).collect();
+        Self { trusted_proxies, ..self }
+    }
+
     fn trusts(&self, ip: IpAddr) -> bool {
         self.trusted_proxies.iter().any(|net| net.contains(&ip))
     }
@@ -83,6 +90,15 @@ pub fn untrusted_header(
     headers_of_proxies.iter().copied().find(is_present)
 }
 
+/// The address of a client, as far as it could be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resolved {
+    /// The address.
+    pub address: IpAddr,
+    /// Whether a trusted proxy reports something else than an address. Then it is that of the proxy, which all its clients share.
+    pub is_unreadable: bool,
+}
+
 /// Returns the address of the client. The chain of trusted proxies ends at the first untrusted address, read from
 /// the right, or before the first element that is no address. What stands to the left of it has no effect: the
 /// client may have written it, in any bytes. `proxied` is the address that the peer has reported in the PROXY protocol.
@@ -92,12 +108,13 @@ pub fn resolve(
     peer: IpAddr,
     proxied: Option<IpAddr>,
     headers: &HeaderMap,
-) -> IpAddr {
+) -> Resolved {
     let mut address = peer.to_canonical();
-    let Some(config) = config else { return address };
+    let read = |address| Resolved { address, is_unreadable: false };
+    let Some(config) = config else { return read(address) };
     let trusted = |ip: IpAddr| config.trusts(ip);
     let Some(name) = config.header.name() else {
-        return proxied.filter(|_| trusted(address)).unwrap_or(address);
+        return read(proxied.filter(|_| trusted(address)).unwrap_or(address));
     };
     let mut left = MAX_ADDRESSES;
     for value in headers.get_all(name).iter().rev() {
@@ -105,19 +122,25 @@ pub fn resolve(
         let elements = FromRight { rest: Some(value.as_bytes()), separator: b',', is_quoted };
         for element in elements {
             if left == 0 || !trusted(address) {
-                return address;
+                return read(address);
             }
             left -= 1;
+            // A recipient ignores empty elements of a list (RFC 9110, section 5.6.1.2).
+            if element.trim_ascii().is_empty() {
+                continue;
+            }
             let reported = match config.header {
-                AddressHeader::XForwardedFor => parse(element.trim_ascii()),
-                AddressHeader::Forwarded => forwarded_for(element).and_then(parse),
+                AddressHeader::XForwardedFor => parse_address(element),
+                AddressHeader::Forwarded => forwarded_for(element).and_then(parse_address),
                 AddressHeader::ProxyProtocol => None,
             };
-            let Some(reported) = reported else { return address };
-            address = reported;
+            match reported {
+                Some(reported) => address = reported,
+                None => return Resolved { address, is_unreadable: true },
+            }
         }
     }
-    address
+    read(address)
 }
 
 /// Splits bytes at a separator, from right to left. A separator inside a quoted string is none if that string ends on
@@ -163,14 +186,44 @@ fn forwarded_for(element: &[u8]) -> Option<&[u8]> {
     })
 }
 
-/// Parses an address with or without a port, in brackets or not.
-fn parse(bytes: &[u8]) -> Option<IpAddr> {
-    let text = std::str::from_utf8(bytes).ok()?;
-    text.parse::<IpAddr>()
-        .ok()
-        .or_else(|| text.parse::<SocketAddr>().ok().map(|socket| socket.ip()))
-        .or_else(|| text.strip_prefix('[')?.strip_suffix(']')?.parse().ok())
-        .map(|ip| ip.to_canonical())
+/// Parses an address in all forms in which proxies report one: with or without a port, also an obfuscated one (RFC 7239, section 6),
+/// a zone, brackets and quotation marks.
+#[must_use]
+pub fn parse_address(bytes: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(bytes).ok()?.trim_matches(|c: char| c.is_ascii_whitespace() || c == '"');
+    let is_port = |port: &str| {
+        let digits = port.strip_prefix('_').unwrap_or(port);
+        !digits.is_empty()
+            && digits.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+    };
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, behind) = rest.split_once(']')?;
+            (host, if behind.is_empty() { None } else { Some(behind.strip_prefix(':')?) })
+        }
+        // An address of IPv6 has several colons.
+        None => match text.split_once(':') {
+            Some((host, port)) if !port.contains(':') => (host, Some(port)),
+            _ => (text, None),
+        },
+    };
+    let address = match host.split_once('%') {
+        Some((address, zone)) if !zone.is_empty() => address.parse::<Ipv6Addr>().ok()?.into(),
+        Some(_) => return None,
+        None => host.parse::<IpAddr>().ok()?,
+    };
+    port.is_none_or(is_port).then(|| address.to_canonical())
+}
+
+/// Returns a network in the family of its addresses: `::ffff:192.0.2.0/120` is one of IPv4.
+#[must_use]
+pub fn canonical_network(network: IpNet) -> IpNet {
+    match (network.addr().to_canonical(), network.prefix_len().checked_sub(96)) {
+        (IpAddr::V4(address), Some(length)) if network.addr().is_ipv6() => {
+            Ipv4Net::new(address, length).map_or(network, IpNet::V4)
+        }
+        _ => network,
+    }
 }
 
 #[cfg(test)]
@@ -187,7 +240,7 @@ mod tests {
         let name = if header == AddressHeader::Forwarded { FORWARDED } else { X_FORWARDED_FOR };
         let value = |value: &&str| HeaderValue::from_bytes(value.as_bytes()).unwrap();
         let headers = values.iter().map(|text| (name.clone(), value(text))).collect();
-        resolve(Some(&config), peer.parse().unwrap(), None, &headers).to_string()
+        resolve(Some(&config), peer.parse().unwrap(), None, &headers).address.to_string()
     }
 
     #[test]
@@ -223,7 +276,7 @@ mod tests {
         let headers = HeaderMap::from_iter([(X_FORWARDED_FOR, HeaderValue::from_static("192.0.2.7"))]);
         let address = |header, peer: &str, proxied| {
             let config = ClientAddress { trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()], header };
-            resolve(Some(&config), peer.parse().unwrap(), proxied, &headers).to_string()
+            resolve(Some(&config), peer.parse().unwrap(), proxied, &headers).address.to_string()
         };
         let protocol = AddressHeader::ProxyProtocol;
         assert_eq!(address(protocol, "::ffff:10.1.2.3", proxied), "192.0.2.9");
@@ -244,6 +297,66 @@ mod tests {
         assert_eq!(xff(&["203.0.113.9, nonsense, 10.2.3.4"]), "10.2.3.4");
         assert_eq!(xff(&["\u{e9}, 198.51.100.7"]), "198.51.100.7");
         assert_eq!(xff(&["198.51.100.7, \u{e9}, 10.2.3.4"]), "10.2.3.4");
+    }
+
+    #[test]
+    fn an_address_is_read_in_all_forms_in_which_proxies_report_one() {
+        let xff = |values: &[&str]| address(AddressHeader::XForwardedFor, "10.0.0.1", values);
+        for value in [
+            "198.51.100.7,",
+            "198.51.100.7, ,",
+            "198.51.100.7 , 10.2.3.4,",
+            "\"198.51.100.7\"",
+            "\"198.51.100.7:80\"",
+            "198.51.100.7:_x",
+            "[::ffff:198.51.100.7]:80",
+        ] {
+            assert_eq!(xff(&[value]), "198.51.100.7", "{value}");
+        }
+        assert_eq!(xff(&["198.51.100.7", ""]), "198.51.100.7");
+        for value in ["fe80::1%eth0", "[fe80::1%eth0]:443", "\"[fe80::1]\"", "[fe80::1]:_secret-1"] {
+            assert_eq!(xff(&[value]), "fe80::1", "{value}");
+        }
+        let forwarded = |value| address(AddressHeader::Forwarded, "fd00::1", &[value]);
+        for value in ["for=\"[fe80::1]:_port\"", "for=\"[fe80::1%25eth0]\";proto=http,", "for=\"fe80::1\""] {
+            assert_eq!(forwarded(value), "fe80::1", "{value}");
+        }
+        for value in [
+            "198.51.100.7:",
+            "198.51.100.7:8 0",
+            "198.51.100.7%eth0",
+            "[fe80::1",
+            "fe80::1%",
+            "[fe80::1]80",
+            "1:2",
+        ] {
+            assert_eq!(parse_address(value.as_bytes()), None, "{value}");
+        }
+    }
+
+    #[test]
+    fn what_a_trusted_proxy_reports_and_cannot_be_read_is_noticed() {
+        let config = ClientAddress {
+            trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()],
+            header: AddressHeader::XForwardedFor,
+        };
+        let is_unreadable = |peer: &str, value: &'static str| {
+            let headers = HeaderMap::from_iter([(X_FORWARDED_FOR, HeaderValue::from_static(value))]);
+            resolve(Some(&config), peer.parse().unwrap(), None, &headers).is_unreadable
+        };
+        assert!(is_unreadable("10.0.0.1", "unknown") && is_unreadable("10.0.0.1", "unknown, 10.2.3.4"));
+        assert!(!is_unreadable("10.0.0.1", "unknown, 198.51.100.7"), "the client has written it");
+        assert!(!is_unreadable("198.51.100.7", "unknown") && !is_unreadable("10.0.0.1", "198.51.100.7,"));
+    }
+
+    #[test]
+    fn a_network_is_of_the_family_of_its_addresses() {
+        let canonical = |text: &str| canonical_network(text.parse().unwrap()).to_string();
+        assert_eq!(canonical("::ffff:10.0.0.0/104"), "10.0.0.0/8");
+        assert_eq!(canonical("::ffff:10.1.2.3/128"), "10.1.2.3/32");
+        for same in ["::/0", "2001:db8::/32", "10.0.0.0/8", "::ffff:0.0.0.0/80"] {
+            assert_eq!(canonical(same), same);
+        }
     }
 
     #[test]

@@ -14,13 +14,15 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 pub use self::invalid_client::InvalidClient;
-pub use self::part::{ClientNaming, KeyPart};
-use self::part::{KeySource, MISSING};
+pub use self::named_client::ClientName;
+pub use self::part::{ClientNaming, KeyPart, Unnamed};
+use self::part::{KeySource, MISSING, network_name};
 use crate::jwt::JwtVerifier;
 use crate::key_secret::KeySecret;
 use crate::nack::Nack;
+use crate::occurrences::Occurrences;
 use crate::path::Readings;
-use crate::request::{Part, RequestAttributes};
+use crate::request::{Habit, Part, RequestAttributes};
 
 mod description;
 mod invalid_client;
@@ -63,26 +65,62 @@ pub struct KeyBuilder {
     on_missing: OnMissing,
     /// Indexes of the parts whose values operators may read.
     public: Vec<usize>,
+    unclear: Arc<Occurrences>,
+}
+
+/// What the keys of a policy have in common.
+#[derive(Debug, Default)]
+pub struct KeyContext<'a> {
+    /// The kinds of tokens.
+    pub verifiers: &'a [Arc<JwtVerifier>],
+    /// Habits of the application.
+    pub habits: &'a [Habit],
+    /// Number of requests for which an expression had no value.
+    pub errors: Arc<AtomicU64>,
 }
 
 impl KeyBuilder {
-    /// Creates a builder without tokens. Fails if a header name or a prefix length is not valid.
+    /// Creates a builder without tokens and habits. Fails if a header name or a prefix length is not valid.
     pub fn new(parts: &[KeyPart], on_missing: OnMissing) -> Result<Self, Nack> {
-        Self::with_jwt(parts, on_missing, &[], &Arc::default())
+        Self::of_policy(parts, on_missing, &KeyContext::default())
     }
 
-    /// Creates a builder, which adds the errors of expressions to `errors`. Fails if a header name, a prefix length, a template
-    /// or an expression is not valid, or if a kind of tokens is unknown.
-    pub fn with_jwt(
+    /// Creates a builder. Fails if a header name, a prefix length, a template or an expression is not valid, or if a kind of tokens is
+    /// unknown.
+    pub fn of_policy(
         parts: &[KeyPart],
         on_missing: OnMissing,
-        verifiers: &[Arc<JwtVerifier>],
-        errors: &Arc<AtomicU64>,
+        context: &KeyContext<'_>,
     ) -> Result<Self, Nack> {
         let names = parts.iter().map(ClientNaming::new).collect::<Result<Vec<_>, _>>()?;
-        let sources =
-            parts.iter().zip(&names).map(|(part, naming)| KeySource::new(part, naming, verifiers, errors));
-        Ok(Self { parts: sources.collect::<Result<_, Nack>>()?, names, on_missing, public: Vec::new() })
+        let sources = parts.iter().zip(&names).map(|(part, naming)| KeySource::new(part, naming, context));
+        let parts = sources.collect::<Result<_, Nack>>()?;
+        Ok(Self { parts, names, on_missing, public: Vec::new(), unclear: Arc::default() })
+    }
+
+    /// Reports whether a client can spell a part so that it is not clear.
+    #[must_use]
+    pub fn may_be_unclear(&self) -> bool {
+        self.parts.iter().any(|part| match part {
+            KeySource::Header(_)
+            | KeySource::Cookie(_)
+            | KeySource::Query(_)
+            | KeySource::Expression { .. }
+            | KeySource::JwtClaim { .. } => true,
+            KeySource::Method
+            | KeySource::Path
+            | KeySource::Host
+            | KeySource::GrpcMethod
+            | KeySource::PathTemplate(_)
+            | KeySource::ClientIp { .. }
+            | KeySource::Descriptor(_) => false,
+        })
+    }
+
+    /// Returns the number of requests that had a part which is not clear.
+    #[must_use]
+    pub fn unclear(&self) -> &Arc<Occurrences> {
+        &self.unclear
     }
 
     /// Reports whether the client's address is a part of the key.
@@ -130,6 +168,9 @@ impl KeyBuilder {
                 }
             }
         }
+        if is_unclear && request.counts_errors {
+            self.unclear.count();
+        }
         match self.on_missing {
             _ if !is_unclear => Identity::Key(hasher.finish128().as_u128()),
             OnMissing::Shared | OnMissing::Skip => Identity::Key(self.shared_key(secret)),
@@ -150,12 +191,22 @@ impl KeyBuilder {
         match part {
             KeySource::ClientIp { .. } => {
                 let network = part.network(address())?;
-                let is_address = network.prefix_len() == network.max_prefix_len();
-                let text = if is_address { network.addr().to_string() } else { network.to_string() };
-                Some(read(text.as_bytes()))
+                Some(read(network_name(network).as_bytes()))
             }
             _ => part.read(request, path, address, |_, text| read(text)).value(),
         }
+    }
+
+    /// Reports whether a text by which overrides name a client passes a test, in any way in which some application could read the first
+    /// part of the key. What nobody can read whole passes.
+    pub fn any_client(
+        &self,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        address: impl FnMut() -> IpAddr,
+        test: impl FnMut(&[u8]) -> bool,
+    ) -> bool {
+        self.parts.first().is_some_and(|part| part.any_reading(request, path, address, test))
     }
 
     /// Returns the key of all requests that lack a part.

@@ -18,7 +18,7 @@
 //! - [`descriptor`]: what gateways say of requests, and the rules that a domain has for it.
 //! - [`charged`]: the mark of a request that a gateway has asked about.
 //! - [`trace_options`]: where sidecars send spans.
-//! - [`exposition`]: the formats in which both serve metrics.
+//! - [`exposition`]: the formats in which both serve metrics. [`occurrences`]: numbers of what users should be told about.
 //! - [`client_address`], [`key`], [`key_secret`]: which client sent a request, and so which counter it uses.
 
 pub mod charged;
@@ -35,6 +35,7 @@ pub mod key_secret;
 pub mod matches;
 pub mod message;
 pub mod nack;
+pub mod occurrences;
 pub mod overrides;
 pub mod path;
 pub mod policy;

@@ -13,10 +13,11 @@ use http::{HeaderName, Method};
 use ipnet::IpNet;
 use regex::bytes::Regex;
 
+use crate::client_address::canonical_network;
 use crate::effort::{Effort, note};
 use crate::nack::Nack;
 use crate::path::{PathText, Reading, Readings};
-use crate::request::{FieldName, HeaderField, RequestAttributes};
+use crate::request::{FieldName, HeaderField, RequestAttributes, host_of};
 
 pub use self::descriptor::{DescriptorMatch, EntryMatch, EntryValue};
 use self::pattern::compile_regex;
@@ -95,11 +96,11 @@ impl Matcher {
             purpose,
             path,
             methods,
-            hosts: from.hosts.iter().map(|host| HostMatcher::new(host)).collect(),
+            hosts: from.hosts.iter().map(|host| HostMatcher::new(host_of(host))).collect(),
             headers: headers.collect::<Result<_, Nack>>()?,
             query: named(&from.query)?,
             cookies: named(&from.cookies)?,
-            client_cidrs: from.client_cidrs.clone(),
+            client_cidrs: from.client_cidrs.iter().copied().map(canonical_network).collect(),
         })
     }
 

@@ -279,9 +279,20 @@ pub fn is_ambiguous(path: &str) -> bool {
     slashes || backslashes || dots || invalid || !after_authority(path).is_empty()
 }
 
-/// Returns the number of bytes that all readings of a path have together, at most.
+/// Longest path in bytes.
+const MAX_PATH: usize = 8192;
+/// Number of bytes that all readings of a path may have together. It bounds the time that limits take to compare a path in all
+/// its readings: the more ways there are to read a path, the shorter it has to be.
+const MAX_READINGS: usize = 64 << 10;
+
+/// Reports whether a path is too long to be compared with limits. No sidecar forwards such a path.
 #[must_use]
-pub fn bytes_of_readings(path: &str) -> usize {
+pub fn is_too_long(path: &str) -> bool {
+    path.len() > MAX_PATH || bytes_of_readings(path) > MAX_READINGS
+}
+
+/// Returns the number of bytes that all readings of a path have together, at most.
+fn bytes_of_readings(path: &str) -> usize {
     if is_plain(path) {
         return path.len();
     }

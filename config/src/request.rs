@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, HOST, ORIGIN};
+use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use smallvec::SmallVec;
 
@@ -18,7 +19,7 @@ use self::values::{Found, MAX_VALUES};
 use crate::effort::{Effort, LOOK_UP, note};
 use crate::path::{Readings, behind_path};
 
-pub use self::field_name::{FieldName, HeaderField};
+pub use self::field_name::{FieldName, Habit, HeaderField};
 pub use self::values::{Part, Values};
 
 pub mod field_name;
@@ -35,6 +36,9 @@ pub struct RequestAttributes<'a> {
     pub uri: &'a Uri,
     /// Headers of the request.
     pub headers: &'a HeaderMap,
+    /// Headers in which proxies report addresses of clients, as the request came. A client must not hide its address by a list of the
+    /// fields that are not forwarded.
+    pub address_headers: &'a HeaderMap,
     /// Address of the peer that opened the connection.
     pub peer: IpAddr,
     /// Address of the client that the peer has reported at the beginning of the connection.
@@ -61,6 +65,7 @@ impl<'a> RequestAttributes<'a> {
             method,
             uri,
             headers,
+            address_headers: headers,
             peer,
             proxied: None,
             body_bytes: Some(0),
@@ -71,6 +76,12 @@ impl<'a> RequestAttributes<'a> {
             folded_headers: OnceCell::new(),
             all_folded_headers: OnceCell::new(),
         }
+    }
+
+    /// Returns the attributes with other headers in which proxies report addresses, if there are some.
+    #[must_use]
+    pub fn with_addresses(self, headers: Option<&'a HeaderMap>) -> Self {
+        Self { address_headers: headers.unwrap_or(self.address_headers), ..self }
     }
 
     /// Adds one to the number of requests that have caused an error.
@@ -112,19 +123,25 @@ impl<'a> RequestAttributes<'a> {
     pub fn header(&self, field: &HeaderField) -> Values<'_> {
         note(LOOK_UP);
         let mut values = Values { found: SmallVec::new(), is_complete: true, merges_equal: false };
-        self.add_headers(&mut values, field.name(), true);
+        self.add_headers(&mut values, field.name(), (true, true));
         let index = if field.is_odd() {
             Some(self.all_folded_headers.get_or_init(|| FoldedHeaders::new(self.headers)))
         } else {
             self.folded_headers.get_or_init(|| FoldedHeaders::of(self.headers)).as_ref()
         };
         for other in index.into_iter().flat_map(|index| index.others(field)) {
-            self.add_headers(&mut values, other, false);
+            self.add_headers(&mut values, other, (field.is(other), false));
         }
         values
     }
 
-    fn add_headers<'s>(&'s self, values: &mut Values<'s>, name: &HeaderName, is_seen_by_all: bool) {
+    /// Adds the values under a name. It may identify a client, and all applications may take it for the one that is meant.
+    fn add_headers<'s>(
+        &'s self,
+        values: &mut Values<'s>,
+        name: &HeaderName,
+        (identifies, is_meant): (bool, bool),
+    ) {
         for value in self.headers.get_all(name) {
             let count = values.found.len();
             if count == MAX_VALUES || count > 0 && !self.effort.compare(1) {
@@ -137,8 +154,16 @@ impl<'a> RequestAttributes<'a> {
             if written.contains(&b'?') && without_encoded_words(written).is_some() {
                 values.is_complete = false;
             }
-            let normal = Some(trimmed(written));
-            values.found.push(Found { forms: &[], written, normal, is_seen_by_all });
+            let normal = trimmed(written);
+            // An empty header is none for some applications.
+            let is_seen_by_all = is_meant && !normal.is_empty();
+            values.found.push(Found {
+                forms: &[],
+                written,
+                normal: Some(normal),
+                identifies,
+                is_seen_by_all,
+            });
         }
     }
 
@@ -159,6 +184,12 @@ impl<'a> RequestAttributes<'a> {
     pub fn cookie(&self, name: &FieldName) -> Values<'_> {
         self.cookies.get_or_init(|| Fields::of_cookies(self.headers)).get(name, &self.effort)
     }
+}
+
+/// Reports whether a text is a host, perhaps with a port: what a sidecar accepts as `Host`.
+#[must_use]
+pub fn is_authority(text: &str) -> bool {
+    text.parse::<Authority>().is_ok_and(|host| !host.as_str().contains('@'))
 }
 
 /// Returns the host of an authority, without a port and a last dot.

@@ -112,6 +112,8 @@ pub mod reasons {
     pub const KNOWN: &str = "Known";
     /// ClientAddress: most requests arrive through a proxy that is not trusted, so its clients are counted as one.
     pub const UNTRUSTED_PROXY: &str = "UntrustedProxy";
+    /// A trusted proxy reports clients by something that is no address.
+    pub const UNREADABLE_ADDRESS: &str = "UnreadableAddress";
     /// StoreHealthy: the store responds to all sidecars.
     pub const HEALTHY: &str = "Healthy";
     /// StoreHealthy: the sidecars cannot reach the store.

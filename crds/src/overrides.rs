@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use sluice_config::Nack;
+use sluice_config::client_address::canonical_network;
 use sluice_config::key::{ClientNaming, KeyPart};
 use sluice_config::overrides::{
     ClientDigest, DENY, MAX_ENTRIES, Override, OverrideTable, UNLIMITED, client_digest,
@@ -182,7 +183,9 @@ impl<'a> NamedPart<'a> {
         if let KeyPart::ClientIp { ipv4_prefix, ipv6_prefix } = self.part {
             check_network(client, *ipv4_prefix, *ipv6_prefix)?;
         }
-        self.naming.name(client).map_err(|reason| format!("names no client of the key: {reason}"))
+        self.naming
+            .name(client)
+            .map_err(|unnamed| format!("names no client of the key: {}", unnamed.reason()))
     }
 }
 
@@ -190,7 +193,7 @@ impl<'a> NamedPart<'a> {
 fn check_network(client: &[u8], ipv4_prefix: u8, ipv6_prefix: u8) -> Result<(), String> {
     let network = std::str::from_utf8(client).ok().and_then(|text| {
         let address = text.parse::<IpAddr>().map(IpNet::from);
-        address.or_else(|_| text.parse::<IpNet>()).ok()
+        address.or_else(|_| text.parse::<IpNet>()).ok().map(canonical_network)
     });
     let network = network.ok_or("names no address or network: write 192.0.2.1 or 2001:db8::/64")?;
     let prefix = if network.addr().is_ipv4() { ipv4_prefix } else { ipv6_prefix };

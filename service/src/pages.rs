@@ -119,8 +119,8 @@ async fn callers(State(pages): State<Pages>) -> Response {
 }
 
 async fn clients(State(pages): State<Pages>, uri: Uri, question: Bytes) -> Response {
-    fn as_it_is(_: &mut Request<Empty<bytes::Bytes>>) -> Result<(), &'static str> {
-        Ok(())
+    fn as_it_is(_: &mut Request<Empty<bytes::Bytes>>) -> Result<Option<Box<HeaderMap>>, &'static str> {
+        Ok(None)
     }
     let Some(page) = Page::at(uri.path()) else { return StatusCode::NOT_FOUND.into_response() };
     match pages.engine.page(page, &question, as_it_is).await {

@@ -101,6 +101,33 @@ async fn a_request_is_checked_as_a_proxy_would_see_it_and_shares_the_counters_of
     assert_eq!(running.check(spiky("")).await["allowed"], false);
     let named = json!({"policy": "shop/checkout", "limit": "spiky", "key": ["192.0.2.7", "SHOP.example:9"]});
     assert_eq!(running.check(named).await["allowed"], false, "the same client under names");
+    // What a dual-stack socket calls the client.
+    let mapped =
+        json!({"policy": "shop/checkout", "limit": "spiky", "key": ["::ffff:192.0.2.7", "shop.example."]});
+    assert_eq!(running.check(mapped).await["allowed"], false, "the same client under names");
+    let other =
+        json!({"policy": "shop/checkout", "limit": "spiky", "key": ["::ffff:192.0.2.8", "shop.example"]});
+    assert_eq!(running.check(other).await["allowed"], true, "another client of IPv4");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_a_request_announces_costs_its_length() {
+    let running = Running::start(|_| {}).await;
+    let upload = |headers: Value| json!({"policy": "shop/uploads", "request": {"method": "POST", "url": "/upload", "headers": headers}});
+    for (headers, left) in [
+        (json!({"content-length": "600"}), 400),
+        (json!({}), 400),
+        (json!({"Transfer-Encoding": "chunked"}), 399),
+        (json!({"Content-Length": "399"}), 0),
+    ] {
+        let answer = running.check(upload(headers.clone())).await;
+        assert_eq!(
+            (&answer["allowed"], &answer["limits"][0]["remaining"]),
+            (&json!(true), &json!(left)),
+            "{headers} {answer}"
+        );
+    }
+    assert_eq!(running.check(upload(json!({"content-length": "1"}))).await["allowed"], false);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -171,6 +198,19 @@ async fn what_is_wrong_is_told_with_its_field_and_charges_nothing() {
         (json!({"policy": "other/single", "request": {"url": "/"}, "namespace": "other"}), 400, "/namespace"),
         (json!({"request": {"url": "/"}, "key": ["a"]}), 400, "/request"),
         (json!({"request": {"url": "no url"}}), 400, "/request/url"),
+        (json!({"request": {"url": "orders"}}), 400, "/request/url"),
+        (json!({"request": {"url": "shop.example:80"}}), 400, "/request/url"),
+        (json!({"request": {"url": "ftp://shop.example/"}}), 400, "/request/url"),
+        (json!({"request": {"url": "http://a@shop.example/"}}), 400, "/request/url"),
+        (json!({"request": {"url": format!("/{}", "a;b/".repeat(3_000))}}), 400, "/request/url"),
+        (json!({"request": {"url": "/", "headers": {"host": "a b"}}}), 400, "/request/headers/host"),
+        (json!({"request": {"url": "/", "headers": {"Host": ["a", "b"]}}}), 400, "/request/headers/host"),
+        (
+            json!({"request": {"url": "/", "headers": {"content-length": "x"}}}),
+            400,
+            "/request/headers/content-length",
+        ),
+        (json!({"request": {"url": "/", "headers": {"X-Key": "a", "x-key": "b"}}}), 400, "/request/headers"),
         (json!({"request": {"url": "/", "method": "G T"}}), 400, "/request/method"),
         (json!({"request": {"url": "/", "headers": {"a b": "c"}}}), 400, "/request/headers/a b"),
         (json!({"request": {"url": "/", "headers": {"a/b": "c"}}}), 400, "/request/headers/a~1b"),
@@ -214,6 +254,7 @@ async fn what_is_wrong_is_told_with_its_field_and_charges_nothing() {
         ("{\"policy\": \"other/single\"}", "text/plain", 415),
         ("policy=other/single", "application/x-www-form-urlencoded", 415),
         ("\u{feff}{}", "application/json", 400),
+        (r#"{"request": {"url": "/", "headers": {"a": "b", "a": "c"}}}"#, "application/json", 400),
         (&format!("{{\"policy\": \"{}\"}}", "x".repeat(1 << 20)), "application/json", 413),
         (&"[".repeat(100_000), "application/json", 400),
         (&"{\"checks\":[".repeat(1000), "application/json", 400),

@@ -1,7 +1,9 @@
 //! The path of one request, from top to bottom: validate, match, decide (perhaps after a wait), delay, forward or reject. Its slots
 //! and permits are settled when the response ends.
 
+use std::fmt::Display;
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,13 +21,14 @@ use tokio::sync::mpsc;
 use crate::http2::interim::{self, Passing};
 use crate::inbound::client_body::ClientBody;
 use crate::inbound::protocol::Protocol;
-use crate::inbound::validate::{InvalidRequest, validate};
+use crate::inbound::validate::{InvalidRequest, UNPARSED, validate};
 use crate::metrics::ended::EndReason;
 use crate::metrics::registry::Metrics;
 use crate::proxy::connection::{Connection, ConnectionPermit};
 use crate::respond::failure;
-use crate::upstream::forward::{self, Client, ForwardError, Forwarded, Keep, Unprocessed};
+use crate::upstream::forward::{self, Client, ForwardError, Forwarded, Keep, Unprocessed, complete_target};
 use crate::upstream::held_exchange::{self, release_at_end};
+use crate::upstream::hop_by_hop::strip_request;
 use crate::upstream::in_flight::InFlightGuard;
 use crate::upstream::pool::Pool;
 use crate::upstream::request_body::{BrokenMark, RequestBody, StallGuard};
@@ -45,7 +48,7 @@ const NO_POLICIES: &str = "no_policies";
 
 /// Returns all reasons for which requests are refused.
 pub(crate) fn refusal_reasons() -> impl Iterator<Item = &'static str> {
-    InvalidRequest::ALL.map(InvalidRequest::reason).into_iter().chain([NO_POLICIES])
+    InvalidRequest::ALL.map(InvalidRequest::reason).into_iter().chain(UNPARSED).chain([NO_POLICIES])
 }
 
 /// The permit that an upgraded connection keeps until its client leaves, and the slots that it keeps until it ends.
@@ -90,6 +93,7 @@ pub(crate) struct Proxy {
 #[derive(Debug, Default)]
 pub(crate) struct RequestLogs {
     failures: LogSampler,
+    refusals: LogSampler,
 }
 
 impl Proxy {
@@ -125,11 +129,24 @@ impl Proxy {
         let format = ResponseFormat::of(request.method(), request.headers(), is_http2);
         let is_ambiguous = client.ambiguity.covers(client.count_request());
         if let Err(invalid) = validate(&mut request, client.protocol, is_ambiguous) {
-            return reject(client, request, self.invalid(format, invalid));
+            return reject(client, request, self.invalid(format, client.peer, invalid));
         }
+        // What the application receives decides. Behind this line nothing changes but what Sluice itself adds, or what it removes because
+        // of the decision.
+        let upstream = self.pool.application.upstream();
+        let addresses = match client.protocol {
+            Protocol::Http1 => strip_request(&mut request, upstream.authority()),
+            Protocol::Http2 => {
+                complete_target(&mut request, upstream);
+                None
+            }
+        };
         let stopping = || self.drain.clone().stopped();
-        let decided =
-            self.engine.decide(|| attributes(&request, client.peer, client.proxied), stopping).await;
+        let attributes = || {
+            let attributes = attributes(&request, client.peer, client.proxied);
+            attributes.with_addresses(addresses.as_deref())
+        };
+        let decided = self.engine.decide(attributes, stopping).await;
         let mut answer = match decided {
             Ok(answer) => answer,
             Err(refused) => return self.refuse_by_policies(client, format, request, refused),
@@ -202,7 +219,7 @@ impl Proxy {
             // In memory of its own, which the requests that hold nothing do not need.
             Box::pin(self.forward_held(client, request, held, in_flight)).await
         };
-        forwarded.unwrap_or_else(|error| self.report_failure(format, error, trace.as_ref()))
+        forwarded.unwrap_or_else(|error| self.report_failure(format, client.peer, error, trace.as_ref()))
     }
 
     /// Forwards a request that holds slots or permits. The application may finish it when the client has left.
@@ -261,13 +278,14 @@ impl Proxy {
     fn report_failure(
         &self,
         format: ResponseFormat,
+        peer: IpAddr,
         error: ForwardError,
         trace: Option<&HeaderValue>,
     ) -> Response<ResponseBody> {
         self.metrics.upstream_error(error.reason());
         let (upstream, trace) = (self.pool.application.upstream(), trace.and_then(trace_id));
         match error {
-            ForwardError::BrokenRequest => self.invalid(format, InvalidRequest::Body),
+            ForwardError::BrokenRequest => self.invalid(format, peer, InvalidRequest::Body),
             ForwardError::Unreachable(error) => {
                 if let Some(left_out) = self.logs.failures.take() {
                     tracing::info!(%upstream, %error, trace, left_out, "cannot connect to the application");
@@ -314,16 +332,29 @@ impl Proxy {
                 self.metrics.refused_request(NO_POLICIES);
                 format.no_policies().map(ResponseBody::own)
             }
-            Refused::AmbiguousPath => self.invalid(format, InvalidRequest::AmbiguousPath),
-            Refused::TooManyLimits => self.invalid(format, InvalidRequest::TooManyLimits),
+            Refused::AmbiguousPath => self.invalid(format, client.peer, InvalidRequest::AmbiguousPath),
+            Refused::TooManyLimits => self.invalid(format, client.peer, InvalidRequest::TooManyLimits),
         };
         reject(client, request, response)
     }
 
     /// Returns the response to a request that must not be forwarded.
-    fn invalid(&self, format: ResponseFormat, invalid: InvalidRequest) -> Response<ResponseBody> {
-        self.metrics.refused_request(invalid.reason());
+    fn invalid(
+        &self,
+        format: ResponseFormat,
+        peer: IpAddr,
+        invalid: InvalidRequest,
+    ) -> Response<ResponseBody> {
+        self.note_refused(peer, invalid.reason(), &invalid.detail());
         failure::invalid(format, invalid).map(ResponseBody::own)
+    }
+
+    /// Counts a request that is malformed or ambiguous, and logs a few of them.
+    pub(crate) fn note_refused(&self, peer: IpAddr, reason: &'static str, detail: &dyn Display) {
+        self.metrics.refused_request(reason);
+        if let Some(left_out) = self.logs.refusals.take() {
+            tracing::info!(%peer, reason, %detail, left_out, "a request is refused");
+        }
     }
 }
 

@@ -17,6 +17,7 @@ mod proxy_connections;
 mod proxy_delay;
 mod proxy_drain;
 mod proxy_elastic;
+mod proxy_identity;
 mod proxy_limits;
 mod proxy_on_limit;
 mod proxy_posture;

@@ -1,9 +1,13 @@
 //! Invalid requests, sent as raw bytes: the proxy refuses them, does not panic, and forwards nothing of them.
 
+use std::time::Duration;
+
+use sluice_sidecar::Sidecar;
+
 use crate::support::*;
 
 /// Sends raw bytes to a new sidecar. Returns the response and the application.
-async fn sent(bytes: &[u8]) -> (HttpResponse, Application) {
+async fn sent(bytes: &[u8]) -> (HttpResponse, Application, &'static str) {
     let application = Application::start().await;
     let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 100, "")])]);
     let mut client = Client::connect(sidecar.addresses()[0]).await;
@@ -12,14 +16,91 @@ async fn sent(bytes: &[u8]) -> (HttpResponse, Application) {
     client.closed().await;
     // The sidecar still serves.
     assert_eq!(get(sidecar.addresses()[0], "").await.status, 200);
-    (response, application)
+    (response, application, refusal(&sidecar).await)
 }
 
+/// Waits until a request is counted as refused, and returns the reason. What the parser refuses is counted just after its response.
+async fn refusal(sidecar: &Sidecar) -> &'static str {
+    let counted = async {
+        loop {
+            let metrics = sidecar.metrics();
+            let name = |reason: &str| format!("sluice_refused_requests_total{{reason=\"{reason}\"}}");
+            if let Some(reason) = REASONS.iter().find(|reason| metric(&metrics, &name(reason)) > 0) {
+                return *reason;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), counted).await.expect("the refusal is counted")
+}
+
+/// The reasons for which a request is refused.
+const REASONS: [&str; 14] = [
+    "length",
+    "coding",
+    "host",
+    "target",
+    "path_length",
+    "path",
+    "limits",
+    "connect",
+    "body",
+    "method",
+    "version",
+    "header",
+    "head_size",
+    "malformed",
+];
+
 async fn refused(bytes: impl AsRef<[u8]>, status: u16) -> HttpResponse {
-    let (response, application) = sent(bytes.as_ref()).await;
+    refused_for(bytes, status).await.0
+}
+
+/// Returns the response to a request that is refused, and the reason under which it is counted.
+async fn refused_for(bytes: impl AsRef<[u8]>, status: u16) -> (HttpResponse, &'static str) {
+    let (response, application, reason) = sent(bytes.as_ref()).await;
     assert_eq!(response.status, status, "{response:?}");
     assert_eq!(application.count(), 1, "only the request after it reached the application");
-    response
+    (response, reason)
+}
+
+#[tokio::test]
+async fn what_the_parser_refuses_is_counted_by_its_reason() {
+    let head = |line: &str, fields: &str| format!("{line}\r\nhost: a\r\n{fields}\r\n");
+    let get = "GET / HTTP/1.1";
+    for (request, status, expected) in [
+        (head("G T / HTTP/1.1", ""), 400, "version"),
+        (head("G\u{1}T / HTTP/1.1", ""), 400, "method"),
+        (head("GET / HTTP/3.0", ""), 400, "version"),
+        (head("GET /?a={\"b\":1} HTTP/1.1", ""), 400, "target"),
+        (head(get, "x y: 1\r\n"), 400, "header"),
+        (head(get, "x: \u{1}\r\n"), 400, "header"),
+        (head(get, "content-length: 5, 5\r\n"), 400, "length"),
+        (head(get, "content-length: 5\r\ncontent-length: 6\r\n"), 400, "length"),
+        (head(get, "transfer-encoding: gzip\r\n"), 400, "coding"),
+        (head("POST / HTTP/1.0", "transfer-encoding: chunked\r\n"), 400, "coding"),
+        (head(get, &format!("x: {}\r\n", "x".repeat(100_000))), 431, "head_size"),
+        (head(get, &"x: y\r\n".repeat(101)), 431, "head_size"),
+        (head(&format!("GET /{} HTTP/1.1", "x".repeat(70_000)), ""), 414, "head_size"),
+    ] {
+        let (_, reason) = refused_for(&request, status).await;
+        assert_eq!(reason, expected, "{request:.80}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_h2_resets_as_malformed_is_counted() {
+    let application = Application::start().await;
+    let sidecar = sidecar_with(application.address, &[]);
+    let stream = tokio::net::TcpStream::connect(sidecar.addresses()[0]).await.unwrap();
+    let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    // h2 lets a client send a length that the body contradicts.
+    let request = http::Request::post("http://a/").header("content-length", "5").body(()).unwrap();
+    let (response, mut body) = sender.send_request(request, false).unwrap();
+    body.send_data(bytes::Bytes::from_static(b"much longer than that"), true).unwrap();
+    drop(response.await);
+    assert_eq!(refusal(&sidecar).await, "malformed");
 }
 
 #[tokio::test]

@@ -37,7 +37,10 @@ async fn the_admin_port_serves_health_and_metrics_and_nothing_else() {
     assert_eq!(metric(&metrics.body, "sluice_sidecar_unlimited"), 0);
     for (name, reasons) in [
         ("upstream_errors", "connect_timeout connect nonsense closed unprocessed broken_request stopped"),
-        ("refused_requests", "length coding host target path_length path limits connect body no_policies"),
+        (
+            "refused_requests",
+            "length coding host target path_length path limits connect body method version header head_size malformed no_policies",
+        ),
         (
             "ended_connections",
             "evicted_idle evicted_stalled memory body_timeout idle_timeout upgrade_timeout",

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::atomic::Ordering;
 
 use sluice_config::PolicyHash;
-use sluice_config::message::{PolicyReport, Report, StoreReport};
+use sluice_config::message::{PolicyFindings, PolicyReport, Report, StoreReport};
 use sluice_engine::session::Subscriber;
 use sluice_sidecar::Sidecar;
 use sluice_store::FaultCause;
@@ -74,7 +74,7 @@ fn failing(fault: &str, cause: Option<FaultCause>) -> StoreReport {
 }
 
 fn applied(json: &str) -> PolicyReport {
-    PolicyReport::Applied { hash: hash(json), untrusted_proxy: None, nearly_full: Vec::new(), asked: false }
+    PolicyReport::Applied { hash: hash(json), findings: PolicyFindings::NOTHING }
 }
 
 fn reason(report: &PolicyReport) -> &str {

@@ -27,6 +27,10 @@ elif [ -f go.mod ]; then
 elif [ -f pom.xml ]; then
   plugin=org.apache.maven.plugins:maven-dependency-plugin:3.8.1
   command=(mvn --quiet --batch-mode --strict-checksums "$plugin:copy-dependencies" -DoutputDirectory=lib)
+elif [ -f Application.cs ]; then
+  command=(mcs -out:application.exe Application.cs)
+elif [ -f nginx.conf ]; then
+  command=(true)
 else
   echo "install.sh: nothing to install for $application" >&2
   exit 1

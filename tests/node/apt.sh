@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# apt.sh lint|test|node|release: install the Debian packages that are missing, and nothing else.
+# apt.sh lint|test|node|interop|release: install the Debian packages that are missing, and nothing else.
 #   lint      what `make lint` needs besides Rust and Go
 #   test      what the tests against a bare API server need
 #   node      the same, and what a real node needs (node.sh)
+#   interop   the same, and what `make interop` needs besides Rust, Go, Java and Maven
 #   release   what hack/release.sh needs for both architectures
 # Their versions are those of the distribution's release, whose signed index has their checksums. They are not pinned, because a
 # mirror offers only the newest version of a package.
@@ -22,6 +23,7 @@ readonly NODE_PACKAGES=(
   iptables=iptables nftables=nft iproute2=ip conntrack=conntrack socat=socat
   kmod=modprobe procps=sysctl util-linux=nsenter mount=mount bc=bc python3=python3 buildah=buildah
 )
+readonly INTEROP_PACKAGES=(mono-mcs=mcs)
 readonly RELEASE_PACKAGES=(
   gcc-aarch64-linux-gnu=aarch64-linux-gnu-gcc libc6-dev-arm64-cross buildah=buildah skopeo=skopeo python3=python3
 )
@@ -70,8 +72,9 @@ main() {
     lint) wanted=("${LINT_PACKAGES[@]}") ;;
     test) wanted=("${TEST_PACKAGES[@]}") ;;
     node) wanted=("${TEST_PACKAGES[@]}" "${NODE_PACKAGES[@]}") ;;
+    interop) wanted=("${TEST_PACKAGES[@]}" "${NODE_PACKAGES[@]}" "${INTEROP_PACKAGES[@]}") ;;
     release) wanted=("${RELEASE_PACKAGES[@]}") ;;
-    *) echo "usage: $0 lint|test|node|release" >&2; exit 2 ;;
+    *) echo "usage: $0 lint|test|node|interop|release" >&2; exit 2 ;;
   esac
   if ! command -v apt-get >/dev/null; then
     die "this is not Debian or Ubuntu; install the equivalents of: ${wanted[*]%%=*}"

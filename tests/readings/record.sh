@@ -22,6 +22,10 @@ versions() {
   elif [ -f go.mod ]; then
     go env GOVERSION | sed 's/^go/Go /'
     { grep -v '// indirect' go.mod || true; } | sed -n 's/^\(require\)\?[[:space:]]*\([^[:space:]]*\/[^[:space:]]*\) v\(.*\)/\2 \3/p'
+  elif [ -f Application.cs ]; then
+    mono --version | sed -n '1s/.* version \([^ ]*\).*/Mono \1/p'
+  elif [ -f nginx.conf ]; then
+    PATH="$PATH:/usr/local/sbin:/usr/sbin" nginx -v 2>&1 | sed 's/^.*nginx\//nginx /'
   fi
 }
 

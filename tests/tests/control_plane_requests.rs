@@ -3,7 +3,7 @@
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
-use sluice_config::message::{PolicyReport, StoreReport};
+use sluice_config::message::{PolicyFindings, PolicyReport, StoreReport};
 use sluice_tests::components::{ControlClient, Operator, Session};
 use sluice_tests::kubernetes::{ControlPlane, TestNamespace};
 
@@ -37,8 +37,7 @@ async fn follow(mut session: Session, count: usize) -> Session {
     while reports.len() < count {
         for (uid, published) in session.policies().await.0.policies {
             let hash = published.hash;
-            let applied =
-                PolicyReport::Applied { hash, untrusted_proxy: None, nearly_full: Vec::new(), asked: false };
+            let applied = PolicyReport::Applied { hash, findings: PolicyFindings::NOTHING };
             reports.insert(uid, applied);
         }
         session.report(reports.clone(), StoreReport::HEALTHY).await;

@@ -224,4 +224,6 @@ applications! {
     fiber_3: "fiber3" ""
     echo: "gorouters" "echo"
     chi: "gorouters" "chi"
+    nginx_by_arguments: "nginxargs" ""
+    mono: "mono" ""
 }

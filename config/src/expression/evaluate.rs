@@ -15,7 +15,7 @@ use crate::effort::note;
 use crate::matches::{Purpose, header_name};
 use crate::nack::Nack;
 use crate::path::Readings;
-use crate::request::{FieldName, HeaderField, Part, RequestAttributes, Values};
+use crate::request::{FieldName, Habit, HeaderField, Part, RequestAttributes, Values};
 
 /// Memory limit of a compiled regular expression and of the cache that it fills, in bytes.
 const REGEX_BYTES: usize = 1 << 18;
@@ -42,11 +42,13 @@ enum PreparedField {
 }
 
 impl PreparedField {
-    fn new(field: &Field) -> Result<Self, Nack> {
+    fn new(field: &Field, habits: &[Habit]) -> Result<Self, Nack> {
         Ok(match field {
-            Field::Header(name) => Self::Header(Box::new(HeaderField::new(header_name(name)?))),
-            Field::Query(name) => Self::Query(FieldName::new(name)),
-            Field::Cookie(name) => Self::Cookie(FieldName::new(name)),
+            Field::Header(name) => {
+                Self::Header(Box::new(HeaderField::with_habits(header_name(name)?, habits)))
+            }
+            Field::Query(name) => Self::Query(FieldName::of_parameter(name, habits)),
+            Field::Cookie(name) => Self::Cookie(FieldName::of_cookie(name, habits)),
         })
     }
 }
@@ -63,6 +65,11 @@ enum Doubt {
 impl PreparedExpression {
     /// Prepares an expression. Fails if a regular expression or the name of a header is not valid.
     pub fn new(expression: &Expression) -> Result<Self, Nack> {
+        Self::with_habits(expression, &[])
+    }
+
+    /// Prepares an expression whose value is a part of a key, for an application with these habits. Fails as [`Self::new`] does.
+    pub fn with_habits(expression: &Expression, habits: &[Habit]) -> Result<Self, Nack> {
         let Expression { patterns, root } = expression;
         let regexes = patterns.iter().map(|pattern| {
             RegexBuilder::new(pattern)
@@ -83,7 +90,7 @@ impl PreparedExpression {
             false
         });
         let fields = names.into_iter().map(|field| {
-            let prepared = PreparedField::new(&field)?;
+            let prepared = PreparedField::new(&field, habits)?;
             Ok((field, prepared))
         });
         Ok(Self {

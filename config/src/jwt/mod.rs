@@ -20,3 +20,4 @@ pub mod verifier;
 pub use compiled::{CompiledJwt, Verification, VerificationKeys};
 pub use keys::{MAX_JWKS, read_jwks};
 pub use verifier::JwtVerifier;
+pub(crate) use verifier::MAX_CLAIM;

@@ -23,7 +23,7 @@ const MAX_HEADER: usize = 4 << 10;
 /// costs more than all else that a request does.
 const MAX_TRIED: usize = 2;
 /// Longest claim that identifies a client, in bytes. A longer one is not clear.
-const MAX_CLAIM: usize = 256;
+pub(crate) const MAX_CLAIM: usize = 256;
 /// Difference between the clocks of the issuer and of this machine that is forgiven, in seconds.
 const LEEWAY: u64 = 60;
 
@@ -119,6 +119,12 @@ impl JwtVerifier {
             Some(Claim::Unusable) => Part::Unclear,
             Some(Claim::Absent) | None => Part::Missing,
         }
+    }
+
+    /// Reports whether applications could take different tokens of a request for its only one.
+    #[must_use]
+    pub fn is_in_doubt(&self, request: &RequestAttributes<'_>) -> bool {
+        Token::of(request.headers) == Part::Unclear
     }
 
     fn verify(&self, token: &[u8], now: u64) -> Result<Verified, TokenRefusal> {

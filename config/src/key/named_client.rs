@@ -6,10 +6,22 @@ use std::net::IpAddr;
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
 
 use super::invalid_client::InvalidClient;
+use super::part::Unnamed;
 use super::{Identity, KeyBuilder, KeySource, OnMissing, write_part};
 use crate::key_secret::KeySecret;
 use crate::path::Readings;
-use crate::request::{Part, RequestAttributes};
+use crate::request::{FieldName, Habit, HeaderField, Part, RequestAttributes};
+
+/// The client of overrides that a value names.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ClientName<'a> {
+    /// The one with this text.
+    Clear(Cow<'a, [u8]>),
+    /// It could be any.
+    InDoubt,
+    /// No client has such a value.
+    Nobody,
+}
 
 impl KeyBuilder {
     /// Returns the key of the client with these values of the parts. A path, a host or an address may be written as in a request.
@@ -27,7 +39,8 @@ impl KeyBuilder {
         }
         let mut hasher = SipHasher24::new_with_key(secret.bytes());
         for ((part, naming), value) in self.parts.iter().zip(&self.names).zip(values) {
-            let invalid = |reason| InvalidClient::Value { part: part.label(), reason };
+            let invalid =
+                |unnamed: Unnamed| InvalidClient::Value { part: part.label(), reason: unnamed.reason() };
             let (kind, value) = naming.parse(value.as_bytes()).map_err(invalid)?;
             write_part(&mut hasher, kind, &value);
         }
@@ -47,8 +60,8 @@ impl KeyBuilder {
         for (naming, value) in self.names.iter().zip(values) {
             match value.map(|value| naming.parse(value)) {
                 Some(Ok((kind, value))) => write_part(&mut hasher, kind, &value),
-                Some(Err(_)) if value.is_some_and(|value| !value.is_empty()) => is_unclear = true,
-                Some(Err(_)) | None => is_missing = true,
+                Some(Err(Unnamed::Unclear(_) | Unnamed::Nobody(_))) => is_unclear = true,
+                Some(Err(Unnamed::Missing(_))) | None => is_missing = true,
             }
         }
         match self.on_missing {
@@ -59,10 +72,14 @@ impl KeyBuilder {
         }
     }
 
-    /// Returns the text under which overrides name the client with this value of the first part.
+    /// Returns the client of overrides with this value of the first part.
     #[must_use]
-    pub fn client_name<'a>(&self, value: &'a [u8]) -> Option<Cow<'a, [u8]>> {
-        self.names.first()?.name(value).ok()
+    pub fn client_name<'a>(&self, value: &'a [u8]) -> ClientName<'a> {
+        match self.names.first().map(|naming| naming.name(value)) {
+            Some(Ok(name)) => ClientName::Clear(name),
+            Some(Err(Unnamed::Unclear(_))) => ClientName::InDoubt,
+            Some(Err(Unnamed::Missing(_) | Unnamed::Nobody(_))) | None => ClientName::Nobody,
+        }
     }
 
     /// Names the first part of the key that a request lacks, or that is unclear, and says which.
@@ -76,15 +93,40 @@ impl KeyBuilder {
         let lacks = |part: &KeySource| match part.read(request, path, || address, |_, _| ()) {
             Part::Value(()) => None,
             Part::Missing => Some(format!("{}, a part of the key, is missing", part.label())),
-            Part::Unclear => {
-                Some(format!("{}, a part of the key, is repeated, not valid or not clear", part.label()))
-            }
+            Part::Unclear => Some(match part.helpful_habit(request) {
+                None => format!("{}, a part of the key, is repeated, not valid or not clear", part.label()),
+                Some(habit) => format!(
+                    "{}, a part of the key, came only under another spelling of its name: if the application takes that for it, add \
+                     {habit:?} to spec.application.habits",
+                    part.label()
+                ),
+            }),
         };
         self.parts.iter().find_map(lacks).unwrap_or_else(|| "a part of the key is too long".to_owned())
     }
 }
 
 impl KeySource {
+    /// Returns the habit of an application with which this part of a request is clear.
+    fn helpful_habit(&self, request: &RequestAttributes<'_>) -> Option<Habit> {
+        let (values, habit) = match self {
+            Self::Header(field) => {
+                let habit = Habit::HeaderUnderscoresAreHyphens;
+                (request.header(&HeaderField::with_habits(field.name().clone(), &[habit])), habit)
+            }
+            Self::Cookie(name) => {
+                let habit = Habit::CookieNamesIgnoreCase;
+                (request.cookie(&FieldName::of_cookie(name.as_str(), &[habit])), habit)
+            }
+            Self::Query(name) => {
+                let habit = Habit::QueryNamesIgnoreCase;
+                (request.parameter(&FieldName::of_parameter(name.as_str(), &[habit])), habit)
+            }
+            _ => return None,
+        };
+        values.client().value().map(|_| habit)
+    }
+
     fn label(&self) -> String {
         let mut label = String::new();
         self.write_label(&mut label);
@@ -95,9 +137,11 @@ impl KeySource {
 #[cfg(test)]
 mod tests {
     use http::{HeaderMap, HeaderValue, Method};
+    use proptest::prelude::*;
 
     use super::*;
-    use crate::key::KeyPart;
+    use crate::key::{ClientNaming, KeyPart};
+    use crate::request::text::trimmed;
 
     fn builder(parts: &[KeyPart]) -> KeyBuilder {
         KeyBuilder::new(parts, OnMissing::Shared).unwrap()
@@ -148,11 +192,8 @@ mod tests {
             for value in *values {
                 let hash = key.identify_values(&secret, &[(*value).to_owned()]).unwrap();
                 assert_eq!(hash, expected, "{part:?} {value}");
-                assert_eq!(
-                    key.client_name(value.as_bytes()).as_deref(),
-                    Some(name.as_bytes()),
-                    "{part:?} {value}"
-                );
+                let named = ClientName::Clear(name.as_bytes().into());
+                assert_eq!(key.client_name(value.as_bytes()), named, "{part:?} {value}");
             }
         }
         let parts = [header(), ip(32)];
@@ -161,6 +202,153 @@ mod tests {
         assert_eq!(builder(&parts).identify_values(&secret, &values), Ok(expected));
         let everyone = builder(&[]).identify_values(&secret, &[]);
         assert!(everyone.is_ok());
+    }
+
+    /// Returns what a request with a text as the value of a part is for the limit, and what the text is as a name and in a descriptor.
+    /// `None` if no request can have it.
+    fn by_request_and_by_name(part: &KeyPart, text: &str) -> Option<[Identity; 3]> {
+        let encoded =
+            || percent_encoding::percent_encode(text.as_bytes(), percent_encoding::NON_ALPHANUMERIC);
+        let (mut method, mut target, mut map) = (Method::GET, "/".to_owned(), HeaderMap::new());
+        let mut peer = IpAddr::from([192, 0, 2, 77]);
+        let value = |text: &str| HeaderValue::from_str(text.trim_ascii()).ok();
+        match part {
+            KeyPart::Header(name) => {
+                drop(map.insert(http::HeaderName::from_bytes(name.as_bytes()).ok()?, value(text)?))
+            }
+            KeyPart::Cookie(name) => drop(map.insert("cookie", value(&format!("{name}={}", encoded()))?)),
+            KeyPart::Query(name) => target = format!("/?{name}={}", encoded()),
+            KeyPart::Method => method = Method::from_bytes(text.as_bytes()).ok()?,
+            KeyPart::Path | KeyPart::PathTemplate { .. } | KeyPart::GrpcMethod => {
+                target = text.starts_with('/').then(|| text.to_owned())?;
+            }
+            // A sidecar refuses others.
+            KeyPart::Host if !text.is_empty() && !crate::request::is_authority(text.trim_ascii()) => {
+                return None;
+            }
+            KeyPart::Host => drop(map.insert("host", value(text)?)),
+            KeyPart::ClientIp { .. } => peer = text.parse::<IpAddr>().ok()?.to_canonical(),
+            // Its value is that of the header without white space around it, and without encoded words.
+            KeyPart::Expression(_) if text.contains("=?") || trimmed(text.as_bytes()) != text.as_bytes() => {
+                return None;
+            }
+            KeyPart::Expression(_) => drop(map.insert("x", value(text)?)),
+            KeyPart::JwtClaim { .. } | KeyPart::Descriptor(_) => return None,
+        }
+        let (uri, secret) = (target.parse().ok()?, KeySecret::new([7; 16]));
+        let request = RequestAttributes::new(&method, &uri, &map, peer);
+        let key = KeyBuilder::new(std::slice::from_ref(part), OnMissing::Skip).unwrap();
+        let shared = Identity::Key(key.shared_key(&secret));
+        let named = key.identify_values(&secret, &[text.to_owned()]).map(Identity::Key);
+        let path = request.path_readings();
+        Some([
+            key.identify(&secret, &request, &path, peer),
+            named.unwrap_or(if text.is_empty() { Identity::Skip } else { shared }),
+            key.identify_entries(&secret, [Some(text.as_bytes())].into_iter()),
+        ])
+    }
+
+    /// All parts that a text can name.
+    fn parts() -> Vec<KeyPart> {
+        use crate::expression::{Expression, Field, Node};
+        let template = |variable: Option<&str>| KeyPart::PathTemplate {
+            templates: vec!["/a/{id}".into(), "/b/{id}/c".into()],
+            variable: variable.map(str::to_owned),
+        };
+        let root = Node::Field(Field::Header("x".into()));
+        vec![
+            KeyPart::Header("a".into()),
+            KeyPart::Cookie("c".into()),
+            KeyPart::Query("q".into()),
+            KeyPart::Method,
+            KeyPart::Path,
+            KeyPart::Host,
+            KeyPart::GrpcMethod,
+            template(None),
+            template(Some("id")),
+            KeyPart::Expression(Expression { patterns: Vec::new(), root }),
+            KeyPart::ClientIp { ipv4_prefix: 24, ipv6_prefix: 64 },
+        ]
+    }
+
+    proptest! {
+        /// The property that lets every door ask for the same client.
+        #[test]
+        fn a_text_names_the_client_of_the_requests_that_have_it(
+            part in proptest::sample::select(parts()),
+            text in prop_oneof![
+                "[a-cA-C0-2/%;.?=&#:@ \u{e9}\u{a0}\u{416},+\"'_-]{0,12}",
+                "/[abAB](/|%2[fF]|%2e|;x=1|\\\\|//)[a-c%20.]{0,4}/?c?",
+                "(=\\?utf-8\\?[qQ]\\?[a=41]{1,4}\\?=|a\\?b){1,2}",
+                "(::ffff:|::)?192\\.0\\.2\\.[0-9]{1,2}|2001:db8::[0-9]{1,3}",
+                "[A-Za-z]{1,3}\\.example\\.?(:80)?",
+                "[a-zA-Z]{1,8}",
+            ],
+        ) {
+            if let Some([request, named, described]) = by_request_and_by_name(&part, &text) {
+                let has_counter = matches!(request, Identity::Key(key) if key != builder(&[]).shared_key(&KeySecret::new([7; 16])));
+                // A cookie that was encoded once more may be encoded too often.
+                if has_counter || !matches!(part, KeyPart::Cookie(_)) {
+                    prop_assert_eq!(described, request, "{:?} {:?}", part, text);
+                }
+                if has_counter {
+                    prop_assert_eq!(named, request, "{:?} {:?}", part, text);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_names_one_client_in_all_its_forms() {
+        let ip = KeyPart::ClientIp { ipv4_prefix: 32, ipv6_prefix: 64 };
+        let key = builder(std::slice::from_ref(&ip));
+        let secret = KeySecret::new([7; 16]);
+        let named = |text: &str| key.identify_values(&secret, &[text.to_owned()]);
+        let (plain, v6) = (named("192.0.2.1"), named("fe80::1"));
+        assert!(plain.is_ok() && v6.is_ok() && plain != v6);
+        for text in
+            ["::ffff:192.0.2.1", "::ffff:c000:201", "192.0.2.1:4711", "[::ffff:192.0.2.1]:80", "192.0.2.1/32"]
+        {
+            assert_eq!(named(text), plain, "{text}");
+        }
+        for text in ["fe80::1%eth0", "[fe80::1%eth0]:80", "fe80::/64"] {
+            assert_eq!(named(text), v6, "{text}");
+        }
+        assert_ne!(named("::ffff:192.0.2.2"), plain);
+    }
+
+    #[test]
+    fn a_text_that_no_request_is_identified_by_names_nobody() {
+        let named = |part: KeyPart, text: &str| {
+            let key = builder(std::slice::from_ref(&part));
+            let described = KeyBuilder::new(&[part], OnMissing::Deny).unwrap();
+            let described =
+                described.identify_entries(&KeySecret::new([7; 16]), [Some(text.as_bytes())].into_iter());
+            assert_eq!(described, Identity::Deny, "{text}");
+            key.identify_values(&KeySecret::new([7; 16]), &[text.to_owned()]).unwrap_err().to_string()
+        };
+        let claim = |text: &str| {
+            ClientNaming::new(&KeyPart::JwtClaim { jwt: "j".into(), claim: "sub".into() })
+                .unwrap()
+                .parse(text.as_bytes())
+                .map(|_| ())
+        };
+        assert_eq!(
+            named(KeyPart::Header("a".into()), "=?utf-8?q?x?="),
+            "header a: a header with encoded words (RFC 2047) identifies nobody"
+        );
+        assert_eq!(named(KeyPart::Header("a".into()), " \u{a0}"), "header a: the value is empty");
+        assert_eq!(
+            named(KeyPart::Header("a".into()), &"a".repeat(200_000)),
+            "header a: the value is too long"
+        );
+        assert_eq!(named(KeyPart::Host, ".:80"), "host: the value is empty");
+        assert_eq!(
+            named(KeyPart::Path, &format!("/{}", "a;b/".repeat(3_000))),
+            "path: no request has such a long path"
+        );
+        assert_eq!(named(KeyPart::Path, "orders"), "path: a path begins with a slash");
+        assert!(claim(&"a".repeat(256)).is_ok() && claim(&"a".repeat(257)).is_err());
     }
 
     #[test]

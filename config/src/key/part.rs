@@ -7,18 +7,22 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use http::Method;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::KeyContext;
 use super::path_templates::PathTemplates;
+use crate::client_address::parse_address;
 use crate::descriptor::{DESCRIPTOR_PAIR, named_pair};
-use crate::expression::{Expression, PreparedExpression, Value, has_lower_case};
-use crate::jwt::JwtVerifier;
+use crate::effort::Effort;
+use crate::expression::{EvaluationError, Expression, PreparedExpression, Value, has_lower_case};
+use crate::jwt::{JwtVerifier, MAX_CLAIM};
 use crate::matches::header_name;
 use crate::nack::Nack;
-use crate::path::{Readings, folded};
-use crate::request::text::{normal_cookie, trimmed, without_invalid};
-use crate::request::{FieldName, HeaderField, Part, RequestAttributes, host_of};
+use crate::path::{Readings, folded, is_too_long};
+use crate::request::text::{normal_cookie, trimmed, without_encoded_words, without_invalid};
+use crate::request::{FieldName, HeaderField, Part, RequestAttributes, host_of, is_authority};
 
 /// One part of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,13 +158,12 @@ impl KeySource {
     pub(super) fn new(
         part: &KeyPart,
         naming: &ClientNaming,
-        verifiers: &[Arc<JwtVerifier>],
-        errors: &Arc<AtomicU64>,
+        KeyContext { verifiers, habits, errors }: &KeyContext<'_>,
     ) -> Result<Self, Nack> {
         Ok(match part {
-            KeyPart::Header(name) => Self::Header(HeaderField::new(header_name(name)?)),
-            KeyPart::Cookie(name) => Self::Cookie(FieldName::new(name)),
-            KeyPart::Query(name) => Self::Query(FieldName::new(name)),
+            KeyPart::Header(name) => Self::Header(HeaderField::with_habits(header_name(name)?, habits)),
+            KeyPart::Cookie(name) => Self::Cookie(FieldName::of_cookie(name, habits)),
+            KeyPart::Query(name) => Self::Query(FieldName::of_parameter(name, habits)),
             KeyPart::Method => Self::Method,
             KeyPart::Path => Self::Path,
             KeyPart::Host => Self::Host,
@@ -170,7 +173,8 @@ impl KeySource {
                 None => Self::PathTemplate(Arc::new(PathTemplates::new(templates, variable.as_deref())?)),
             },
             KeyPart::Expression(expression) => {
-                Self::Expression { expression: PreparedExpression::new(expression)?, errors: errors.clone() }
+                let expression = PreparedExpression::with_habits(expression, habits)?;
+                Self::Expression { expression, errors: errors.clone() }
             }
             KeyPart::JwtClaim { jwt, claim } => {
                 let verifier = verifiers.iter().find(|verifier| verifier.name() == jwt);
@@ -249,10 +253,7 @@ impl KeySource {
                 let host = request.host().filter(|host| !host.is_empty());
                 present(host.map(|host| read(HOST, &folded(host))))
             }
-            Self::GrpcMethod => {
-                let method = grpc_method(path.normal()).or_else(|| path.texts().find_map(grpc_method));
-                present(method.map(|method| read(GRPC_METHOD, &folded(method))))
-            }
+            Self::GrpcMethod => present(method_of(path).map(|method| read(GRPC_METHOD, &folded(method)))),
             Self::PathTemplate(templates) => {
                 present(templates.read(path, |value| read(PATH_TEMPLATE, value)))
             }
@@ -279,6 +280,50 @@ impl KeySource {
             },
             // The rules of the domain have found the client already.
             Self::Descriptor(_) => Part::Missing,
+        }
+    }
+
+    /// Reports whether the text by which overrides name a client passes a test, for any reading of this part. What cannot be read
+    /// whole passes, and so does an expression without a value because a field of it is not clear.
+    pub(super) fn any_reading(
+        &self,
+        request: &RequestAttributes<'_>,
+        path: &Readings<'_>,
+        mut address: impl FnMut() -> IpAddr,
+        mut test: impl FnMut(&[u8]) -> bool,
+    ) -> bool {
+        let mut is_first = true;
+        let mut passes = |text: &[u8]| {
+            let is_first = std::mem::take(&mut is_first);
+            !request.effort.read(text.len(), is_first) || test(text)
+        };
+        match self {
+            Self::Header(field) => request.header(field).any_reading(passes),
+            Self::Cookie(name) => request.cookie(name).any_reading(passes),
+            Self::Query(name) => request.parameter(name).any_reading(passes),
+            Self::Path => path.any(|reading| passes(&folded(reading.text()))),
+            Self::GrpcMethod => {
+                path.any(|reading| grpc_method(reading.text()).is_some_and(|method| passes(&folded(method))))
+            }
+            Self::PathTemplate(templates) => {
+                path.any(|reading| templates.find(reading.text()).is_some_and(|value| passes(&value)))
+            }
+            Self::Expression { expression, .. } => {
+                let passes = |path| match expression.evaluate_key(request, path, &mut address) {
+                    Ok(Value::Text(text)) => passes(text.as_bytes()),
+                    Err(error) => matches!(error, EvaluationError::Unclear | EvaluationError::TooLong),
+                    Ok(Value::Bool(_) | Value::Int(_)) => false,
+                };
+                path.texts().take(if expression.reads_path() { usize::MAX } else { 1 }).any(passes)
+            }
+            Self::JwtClaim { verifier, .. } if verifier.is_in_doubt(request) => true,
+            Self::ClientIp { .. } => {
+                let network = self.network(address());
+                network.is_some_and(|network| passes(network_name(network).as_bytes()))
+            }
+            Self::Method | Self::Host | Self::JwtClaim { .. } | Self::Descriptor(_) => {
+                self.read(request, path, address, |_, text| passes(text)).value().unwrap_or(false)
+            }
         }
     }
 
@@ -310,53 +355,77 @@ impl ClientNaming {
         Ok(Self { part: part.clone(), templates })
     }
 
-    /// Returns the text under which overrides name a client. Fails with the reason if no client has such a value.
-    pub fn name<'a>(&self, text: &'a [u8]) -> Result<Cow<'a, [u8]>, &'static str> {
+    /// Returns the text under which overrides name a client. Fails if no client has such a value.
+    pub fn name<'a>(&self, text: &'a [u8]) -> Result<Cow<'a, [u8]>, Unnamed> {
         match self.part {
             KeyPart::ClientIp { ipv4_prefix, ipv6_prefix } => {
                 let network = network_named(text, ipv4_prefix, ipv6_prefix)?;
-                let is_address = network.prefix_len() == network.max_prefix_len();
-                let text = if is_address { network.addr().to_string() } else { network.to_string() };
-                Ok(text.into_bytes().into())
+                Ok(network_name(network).into_bytes().into())
             }
             _ => self.parse(text).map(|(_, value)| value),
         }
     }
 
-    /// Returns kind and value of the part, as they are hashed, from the text that an operator writes. Fails with the reason if
-    /// no client has such a value.
-    pub(super) fn parse<'a>(&self, text: &'a [u8]) -> Result<(u8, Cow<'a, [u8]>), &'static str> {
+    /// Returns kind and value of the part, as they are hashed, from a text: they are those of a request that has this text, decoded. Fails
+    /// if no request can be identified by it.
+    pub(super) fn parse<'a>(&self, text: &'a [u8]) -> Result<(u8, Cow<'a, [u8]>), Unnamed> {
         // A pair of a descriptor may have an empty value.
         if text.is_empty() && !matches!(self.part, KeyPart::Descriptor(_)) {
-            return Err("the value is empty");
+            return Err(Unnamed::EMPTY);
         }
-        let utf8 = || std::str::from_utf8(text).map_err(|_| "the value is not valid UTF-8");
-        let folded = |text: &str| Cow::Owned(folded(text).to_vec());
-        Ok(match &self.part {
-            KeyPart::Descriptor(key) => (DESCRIPTOR_PAIR, Cow::Owned(named_pair(key, text))),
-            KeyPart::Expression(_) => (EXPRESSION, Cow::Borrowed(text)),
-            KeyPart::JwtClaim { .. } => (JWT_CLAIM, Cow::Borrowed(text)),
+        let utf8 = || std::str::from_utf8(text).map_err(|_| Unnamed::Nobody("the value is not valid UTF-8"));
+        let (kind, value): (_, Cow<'a, [u8]>) = match &self.part {
+            KeyPart::Descriptor(key) => return Ok((DESCRIPTOR_PAIR, Cow::Owned(named_pair(key, text)))),
+            KeyPart::Expression(_) => (EXPRESSION, Cow::Borrowed(utf8()?.as_bytes())),
+            KeyPart::JwtClaim { .. } if text.len() > MAX_CLAIM => {
+                return Err(Unnamed::Unclear("a claim of more than 256 bytes identifies nobody"));
+            }
+            KeyPart::JwtClaim { .. } => (JWT_CLAIM, Cow::Borrowed(utf8()?.as_bytes())),
+            KeyPart::Header(_) if without_encoded_words(text).is_some() => {
+                return Err(Unnamed::Unclear("a header with encoded words (RFC 2047) identifies nobody"));
+            }
             KeyPart::Header(_) => (HEADER, Cow::Borrowed(trimmed(text))),
             KeyPart::Cookie(_) => {
-                let normal = normal_cookie(text);
-                (COOKIE, normal.ok_or("the value is a JSON object, or is encoded too often")?)
+                let unclear = Unnamed::Unclear("the value is a JSON object, or is encoded too often");
+                (COOKIE, normal_cookie(text).ok_or(unclear)?)
             }
             KeyPart::Query(_) => (QUERY, without_invalid(text).map_or(Cow::Borrowed(text), Cow::Owned)),
-            KeyPart::Method => (METHOD, Cow::Owned(text.to_ascii_uppercase())),
-            KeyPart::Path => (PATH, Cow::Owned(Readings::of(utf8()?).normal_folded().to_vec())),
-            KeyPart::Host => (HOST, folded(host_of(utf8()?))),
+            KeyPart::Method => {
+                Method::from_bytes(text).map_err(|_| Unnamed::Nobody("this is no method of HTTP"))?;
+                (METHOD, Cow::Owned(text.to_ascii_uppercase()))
+            }
+            KeyPart::Path => {
+                let path = self.path(utf8()?)?;
+                if !path.starts_with('/') {
+                    return Err(Unnamed::Nobody("a path begins with a slash"));
+                }
+                (PATH, Cow::Owned(Readings::of(path).normal_folded().to_vec()))
+            }
+            KeyPart::Host => {
+                let host = utf8()?.trim_ascii();
+                if !host.is_empty() && !is_authority(host) {
+                    return Err(Unnamed::Nobody("this is no host"));
+                }
+                (HOST, Cow::Owned(folded(host_of(host)).to_vec()))
+            }
             KeyPart::GrpcMethod => {
-                let method = utf8()?;
-                (GRPC_METHOD, folded(method.strip_prefix('/').unwrap_or(method)))
+                let text = utf8()?;
+                let path =
+                    if text.starts_with('/') { Cow::Borrowed(text) } else { format!("/{text}").into() };
+                let path = Readings::of(self.path(&path)?);
+                let method = method_of(&path).map(|method| folded(method).to_vec());
+                (
+                    GRPC_METHOD,
+                    method
+                        .ok_or(Unnamed::Missing("not a service and a method, as in shop.Checkout/Pay"))?
+                        .into(),
+                )
             }
             KeyPart::PathTemplate { .. } => {
-                let text = utf8()?;
-                let value = self
-                    .templates
-                    .as_ref()
-                    .and_then(|templates| templates.value_of(text))
-                    .ok_or("neither a template of the key nor a path that matches one")?;
-                (PATH_TEMPLATE, Cow::Owned(value))
+                let path = self.path(utf8()?)?;
+                let value = self.templates.as_ref().and_then(|templates| templates.value_of(path));
+                let neither = Unnamed::Missing("neither a template of the key nor a path that matches one");
+                (PATH_TEMPLATE, Cow::Owned(value.ok_or(neither)?))
             }
             &KeyPart::ClientIp { ipv4_prefix, ipv6_prefix } => {
                 match network_named(text, ipv4_prefix, ipv6_prefix)?.network() {
@@ -364,8 +433,50 @@ impl ClientNaming {
                     IpAddr::V6(ip) => (IPV6, Cow::Owned(ip.octets().to_vec())),
                 }
             }
-        })
+        };
+        match value.is_empty() {
+            true if trimmed(text).is_empty() || kind == HOST => Err(Unnamed::EMPTY),
+            true => Err(Unnamed::Unclear("applications read different values")),
+            false if !Effort::default().read(value.len(), true) => {
+                Err(Unnamed::Unclear("the value is too long"))
+            }
+            false => Ok((kind, value)),
+        }
     }
+
+    /// Returns the path of a target, which may have a query.
+    fn path<'t>(&self, target: &'t str) -> Result<&'t str, Unnamed> {
+        let path = target.split(['?', '#']).next().unwrap_or_default();
+        if is_too_long(path) { Err(Unnamed::Unclear("no request has such a long path")) } else { Ok(path) }
+    }
+}
+
+/// Why a text identifies nobody as the value of a part of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unnamed {
+    /// A request with this value lacks the part.
+    Missing(&'static str),
+    /// A request with this value could be that of several clients.
+    Unclear(&'static str),
+    /// No request has such a value.
+    Nobody(&'static str),
+}
+
+impl Unnamed {
+    const EMPTY: Self = Self::Missing("the value is empty");
+
+    /// Returns the reason in words.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Missing(reason) | Self::Unclear(reason) | Self::Nobody(reason) => reason,
+        }
+    }
+}
+
+/// Returns service and method of the gRPC call with a path, in its normal form or else in any reading.
+fn method_of<'p>(path: &'p Readings<'_>) -> Option<&'p str> {
+    grpc_method(path.normal()).or_else(|| path.texts().find_map(grpc_method))
 }
 
 /// Returns service and method of a gRPC call: `shop.Checkout/Pay`.
@@ -380,14 +491,21 @@ fn network_of(address: IpAddr, ipv4_prefix: u8, ipv6_prefix: u8) -> Option<IpNet
     IpNet::new(address, prefix).ok().map(|network| network.trunc())
 }
 
-/// Returns the network of the client with an address, or with the first one of a network.
-fn network_named(text: &[u8], ipv4_prefix: u8, ipv6_prefix: u8) -> Result<IpNet, &'static str> {
-    let address = std::str::from_utf8(text).ok().and_then(address_of);
-    let network = address.and_then(|address| network_of(address, ipv4_prefix, ipv6_prefix));
-    network.ok_or("not an IP address, or a network of addresses")
+/// Returns the text by which overrides name the clients of a network.
+pub(super) fn network_name(network: IpNet) -> String {
+    let is_address = network.prefix_len() == network.max_prefix_len();
+    if is_address { network.addr().to_string() } else { network.to_string() }
 }
 
-/// Returns an address, or the first one of a network.
+/// Returns the network of the client with an address, or with the first one of a network.
+fn network_named(text: &[u8], ipv4_prefix: u8, ipv6_prefix: u8) -> Result<IpNet, Unnamed> {
+    let address = std::str::from_utf8(text).ok().and_then(address_of);
+    let network = address.and_then(|address| network_of(address, ipv4_prefix, ipv6_prefix));
+    network.ok_or(Unnamed::Nobody("not an IP address, or a network of addresses"))
+}
+
+/// Returns an address, or the first one of a network. What a dual-stack socket calls `::ffff:192.0.2.1` is an address of IPv4.
 fn address_of(text: &str) -> Option<IpAddr> {
-    text.parse::<IpAddr>().ok().or_else(|| Some(text.parse::<IpNet>().ok()?.network()))
+    let address = parse_address(text.as_bytes()).or_else(|| Some(text.parse::<IpNet>().ok()?.network()));
+    address.map(|address| address.to_canonical())
 }

@@ -80,7 +80,7 @@ impl PathTemplates {
     }
 
     /// Returns the value for one reading of a path.
-    fn find(&self, path: &str) -> Option<SmallVec<[u8; 128]>> {
+    pub(super) fn find(&self, path: &str) -> Option<SmallVec<[u8; 128]>> {
         let path = folded(path);
         let template = self.templates.iter().find(|template| template.matches(&path))?;
         match template.variable {

@@ -79,28 +79,25 @@ fn a_cookie_identifies_a_client_wherever_it_stands_and_however_it_is_written() {
     for same in [
         &["theme=dark; session=a"][..],
         &["session=a;theme=dark"],
-        &["theme=dark", " session = a "],
+        &["theme=dark", " session= a "],
         &["session=\"a\""],
         &["mysession=x; session=a; session2=y"],
     ] {
         assert_eq!(identify(same), one, "{same:?}");
     }
     let spellings = [
-        "Session=a",
         "session=\"\\141\"",
         "session=%61",
         "session=j:\"a\"",
         "session=a,x=1",
-        "x=1 session=a",
         "session=a; session=a",
         "session=a; Session=%61",
         "session=a; session",
-        "session[0]=a",
+        "x=\"y;z\"; session=a",
     ];
     for same in spellings {
         assert_eq!(identify(&[same]), one, "{same}");
     }
-    assert_eq!(identify(&["x=\"; session=a; y=\""]), one, "some parsers know no quotation marks");
     assert!(matches!(identify(&["session=a=b"]), Identity::Key(_)));
     for other in ["session=b", "session=a=b", "session=A"] {
         assert_ne!(identify(&[other]), one, "{other}");
@@ -118,6 +115,12 @@ fn a_cookie_identifies_a_client_wherever_it_stands_and_however_it_is_written() {
         &["session=\"a;b\""],
         &["session=\"\""],
         &["session=%ff"],
+        &["Session=a"],
+        &["session =a"],
+        &["session[0]=a"],
+        &["x=1 session=a"],
+        &["x=1,session=a"],
+        &["x=\"; session=a; y=\""],
         &["session=%25252525252561"],
     ] {
         assert_eq!(identify(unclear), shared, "{unclear:?}");
@@ -175,7 +178,7 @@ fn a_path_is_one_client_in_all_its_spellings() {
 }
 
 #[test]
-fn a_parameter_is_one_client_in_all_its_spellings_and_nobody_in_several() {
+fn a_parameter_is_one_client_under_its_name_and_nobody_under_another_or_in_several() {
     let query = |targets: &[&str]| keys_of(KeyPart::Query("tenant".into()), targets);
     let same = query(&["/?tenant=a+b", "/?x=1&tenant=a%20b", "/y?tenant=a%20b&z"]);
     assert!(matches!(same[0], Identity::Key(_)) && same.iter().all(|key| *key == same[0]), "{same:?}");
@@ -184,23 +187,29 @@ fn a_parameter_is_one_client_in_all_its_spellings_and_nobody_in_several() {
     for (target, key) in missing.iter().zip(query(&missing)) {
         assert_eq!(key, Identity::Skip, "{target}");
     }
-    let spellings = [
+    let spellings = ["/?t%65nant=a+b", "/x;y=1?tenant=a+b", "/?x[]=1&tenant=a+b"];
+    for (target, key) in spellings.iter().zip(query(&spellings)) {
+        assert_eq!(key, same[0], "{target}");
+    }
+    let unclear = [
+        "/?tenant=a&tenant=b",
+        "/?tenant=a&Tenant=a",
+        "/?tenant=a&tenant[]=b",
+        "/?tenant=a;tenant=b",
+        // Most applications see no such parameter.
         "/?Tenant=a%20b",
         "/?tenant[]=a+b",
         "/?tenant[0]=a+b",
         "/?x;tenant=a+b",
         "/??tenant=a+b",
+        "/?=tenant=a+b",
         "/?[tenant]=a+b",
+        "/?tenant%20=a+b",
         "/x%3Ftenant%3Da%20b",
         "/x%3Fy%3D1%26tenant%3Da%20b",
         "/x;tenant=a+b",
         "/?tenant%00x=a+b",
     ];
-    for (target, key) in spellings.iter().zip(query(&spellings)) {
-        assert_eq!(key, same[0], "{target}");
-    }
-    let unclear =
-        ["/?tenant=a&tenant=b", "/?tenant=a&Tenant=a", "/?tenant=a&tenant[]=b", "/?tenant=a;tenant=b"];
     let shared = KeyBuilder::new(&[], OnMissing::Skip).unwrap().shared_key(&KeySecret::new([7; 16]));
     for (target, key) in unclear.iter().zip(query(&unclear)) {
         assert_eq!(key, Identity::Key(shared), "{target}");

@@ -32,6 +32,7 @@ pub use protocol::{
 };
 pub use replicas::{LiveReplicas, Replica};
 pub use report::{
-    MAX_SHADOW_DENIED, PolicyReport, Report, ShadowDenied, StoreFindings, StoreReport, UntrustedProxy,
+    MAX_SHADOW_DENIED, PolicyFindings, PolicyReport, Report, ShadowDenied, StoreFindings, StoreReport,
+    UntrustedProxy,
 };
 pub use resets::{ResetOrder, ResetReport, ResetStep, ResetUid, Resets};

@@ -48,15 +48,9 @@ pub enum PolicyReport {
     Applied {
         /// Hash of the applied version.
         hash: PolicyHash,
-        /// The proxy through which most requests arrive, if the policy does not trust it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        untrusted_proxy: Option<UntrustedProxy>,
-        /// Names of the limits with nearly as many keys as `maxKeys` allows.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        nearly_full: Vec<String>,
-        /// Whether gateways have asked about a descriptor that the policy counts. Only of a service.
-        #[serde(default, skip_serializing_if = "is_false")]
-        asked: bool,
+        /// What users should be told about it.
+        #[serde(flatten)]
+        findings: PolicyFindings,
     },
     /// The sidecar cannot enforce this version. The version that was applied before stays applied.
     #[serde(rename = "refused", rename_all = "camelCase")]
@@ -66,6 +60,38 @@ pub enum PolicyReport {
         /// Reason for the nack.
         reason: String,
     },
+}
+
+/// What a sidecar has found out about a policy that it applies.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyFindings {
+    /// The proxy through which most requests arrive, if the policy does not trust it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub untrusted_proxy: Option<UntrustedProxy>,
+    /// Whether trusted proxies have reported much of late that is no address.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unreadable_addresses: bool,
+    /// Names of the limits with nearly as many keys as `maxKeys` allows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nearly_full: Vec<String>,
+    /// Names of the limits that have counted many requests of late whose key is not clear.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unclear_keys: Vec<String>,
+    /// Whether gateways have asked about a descriptor that the policy counts. Only of a service.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub asked: bool,
+}
+
+impl PolicyFindings {
+    /// Nothing.
+    pub const NOTHING: Self = Self {
+        untrusted_proxy: None,
+        unreadable_addresses: false,
+        nearly_full: Vec::new(),
+        unclear_keys: Vec::new(),
+        asked: false,
+    };
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

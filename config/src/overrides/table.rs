@@ -143,6 +143,11 @@ impl OverrideTable {
         self.entries().len()
     }
 
+    /// Iterates over the overrides.
+    pub fn iter(&self) -> impl Iterator<Item = Override> {
+        self.entries().iter().map(read)
+    }
+
     /// Returns the override of a client.
     #[must_use]
     pub fn find(&self, client: &[u8]) -> Option<Override> {
@@ -154,8 +159,7 @@ impl OverrideTable {
         let range = self.buckets[bucket] as usize..self.buckets[bucket + 1] as usize;
         let entries = self.entries().get(range)?;
         let found = entries.binary_search_by(|entry| entry[..16].cmp(&digest)).ok()?;
-        let [.., plan, a, b, c, d] = entries[found];
-        Some(Override { client: digest, plan, until: u32::from_le_bytes([a, b, c, d]) })
+        Some(read(&entries[found]))
     }
 
     fn entries(&self) -> &[[u8; ENTRY]] {
@@ -168,6 +172,12 @@ impl Override {
     pub fn holds(&self, now: impl FnOnce() -> u64) -> bool {
         self.until == 0 || now() < u64::from(self.until)
     }
+}
+
+/// Returns the override in an entry.
+fn read(entry: &[u8; ENTRY]) -> Override {
+    let [client @ .., plan, a, b, c, d] = *entry;
+    Override { client, plan, until: u32::from_le_bytes([a, b, c, d]) }
 }
 
 /// Returns the first four bytes of a digest.

@@ -6,6 +6,7 @@ use sluice_store::{Consistency, OnStoreFailure};
 use crate::client_address::ClientAddress;
 use crate::jwt::CompiledJwt;
 use crate::policy::{CompiledLimit, Mode, StatusHeaders};
+use crate::request::Habit;
 
 /// Name of the installation's store. Other names are those of stores in the policy's namespace.
 pub const DEFAULT_STORE: &str = "default";
@@ -32,6 +33,9 @@ pub struct CompiledPolicy {
     /// Source of client addresses; if absent, the peer's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<ClientAddress>,
+    /// Habits of the application.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub habits: Vec<Habit>,
     /// Headers that report the state of the limits; if absent, all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status_headers: Option<Vec<StatusHeaders>>,

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use smallvec::SmallVec;
+
 use crate::expression::PreparedExpression;
-use crate::key::KeyBuilder;
+use crate::key::{ClientName, KeyBuilder};
 use crate::matches::{Matcher, Purpose};
 use crate::nack::Nack;
 use crate::overrides::{DENY, OverrideTable, UNLIMITED};
@@ -83,9 +85,14 @@ impl Exceptions {
         self.overrides.as_ref().map(|overrides| &overrides.table)
     }
 
-    /// Returns what an override grants a client.
-    pub(super) fn granted(&self, client: &[u8]) -> Option<Choice> {
-        Some(self.overrides.as_ref()?.find(client)?.choice)
+    /// Returns what an override grants a client. Whoever might be any client meets a ban.
+    pub(super) fn granted(&self, client: &ClientName<'_>) -> Option<Choice> {
+        let overrides = self.overrides.as_ref()?;
+        match client {
+            ClientName::Clear(client) => Some(overrides.find(client)?.choice),
+            ClientName::InDoubt => overrides.has_bans().then_some(Choice::Deny),
+            ClientName::Nobody => None,
+        }
     }
 
     /// Returns the exception that decides a request. `key` reads its client. Adds one to `errors` if an expression has no value.
@@ -110,10 +117,24 @@ impl Exceptions {
         key: &KeyBuilder,
         request: &RequestAttributes<'_>,
         path: &Readings<'_>,
-        address: impl FnMut() -> IpAddr,
+        mut address: impl FnMut() -> IpAddr,
     ) -> Option<&PreparedPlan> {
         let overrides = self.overrides.as_ref()?;
-        key.read_client(request, path, address, |client| overrides.find(client)).flatten()
+        let has_bans = overrides.has_bans();
+        let mut clear = SmallVec::<[u8; 64]>::new();
+        let plan = key.read_client(request, path, &mut address, |client| {
+            if has_bans {
+                clear.extend_from_slice(client);
+            }
+            overrides.find(client)
+        });
+        let plan = plan.flatten();
+        if !has_bans || plan.is_some_and(PreparedPlan::is_ban) {
+            return plan;
+        }
+        // A ban holds by any reading. A privilege is that of the client which is clear.
+        let is_banned = |client: &[u8]| *client != *clear && overrides.bans(client);
+        if key.any_client(request, path, address, is_banned) { Some(&overrides.ban) } else { plan }
     }
 
     /// Returns the first tier that applies to a request.
@@ -159,6 +180,10 @@ struct Overrides {
     table: Arc<OverrideTable>,
     /// The plans of the table.
     plans: Vec<PreparedPlan>,
+    /// Time until which some client is banned, in seconds since the Unix epoch; 0 for no time.
+    banned_until: u64,
+    /// The plan of a client that is banned by a reading.
+    ban: PreparedPlan,
 }
 
 /// A plan, with what the limit admits of its clients.
@@ -169,29 +194,49 @@ struct PreparedPlan {
     choice: Choice,
 }
 
+impl PreparedPlan {
+    fn is_ban(&self) -> bool {
+        matches!(self.choice, Choice::Deny)
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
 impl Overrides {
     fn new(rates: &Rates, plans: &[Choice], table: Arc<OverrideTable>) -> Result<Self, Nack> {
-        let plan = |name: &String| {
-            let builtin = |choice| PreparedPlan { name: "an override".to_owned(), choice };
-            match name.as_str() {
-                DENY => Ok(builtin(Choice::Deny)),
-                UNLIMITED => Ok(builtin(Choice::Unlimited)),
-                _ => {
-                    let plan = rates.plans.iter().position(|plan| plan.name == *name);
-                    let choice = plan.map(|index| plans[index]).ok_or_else(|| {
-                        Nack(format!("an override names the plan {name:?}, which is not defined"))
-                    })?;
-                    Ok(PreparedPlan { name: format!("plan {name}"), choice })
-                }
+        let builtin = |choice| PreparedPlan { name: "an override".to_owned(), choice };
+        let plan = |name: &String| match name.as_str() {
+            DENY => Ok(builtin(Choice::Deny)),
+            UNLIMITED => Ok(builtin(Choice::Unlimited)),
+            _ => {
+                let plan = rates.plans.iter().position(|plan| plan.name == *name);
+                let choice = plan.map(|index| plans[index]).ok_or_else(|| {
+                    Nack(format!("an override names the plan {name:?}, which is not defined"))
+                })?;
+                Ok(PreparedPlan { name: format!("plan {name}"), choice })
             }
         };
-        Ok(Self { plans: table.plans().iter().map(plan).collect::<Result<_, _>>()?, table })
+        let plans = table.plans().iter().map(plan).collect::<Result<Vec<_>, Nack>>()?;
+        let bans = table.iter().filter(|entry| plans[usize::from(entry.plan)].is_ban());
+        let until = bans.map(|entry| if entry.until == 0 { u64::MAX } else { entry.until.into() });
+        Ok(Self { banned_until: until.max().unwrap_or(0), ban: builtin(Choice::Deny), plans, table })
+    }
+
+    /// Reports whether any client is banned now.
+    fn has_bans(&self) -> bool {
+        self.banned_until == u64::MAX || self.banned_until > 0 && now() < self.banned_until
+    }
+
+    /// Reports whether a client is banned now.
+    fn bans(&self, client: &[u8]) -> bool {
+        self.find(client).is_some_and(PreparedPlan::is_ban)
     }
 
     /// Returns the plan of a client now, unless it has no override.
     fn find(&self, client: &[u8]) -> Option<&PreparedPlan> {
         let found = self.table.find(client)?;
-        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         found.holds(now).then(|| &self.plans[usize::from(found.plan)])
     }
 }

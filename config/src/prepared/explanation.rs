@@ -13,6 +13,8 @@ pub enum Explained {
         rates: u16,
         /// The charge before the response is known.
         cost: u64,
+        /// Why the client is not clear, if it has the counter of all such requests.
+        nobody: Option<String>,
     },
     /// The limit denies the request without counting it, for this reason.
     Denies(String),

@@ -12,13 +12,14 @@ use sluice_limiter::{MAX_CONCURRENT, OutOfRange};
 use crate::descriptor::Pair;
 use crate::expression::PreparedExpression;
 use crate::jwt::JwtVerifier;
-use crate::key::{Identity, InvalidClient, KeyBuilder, KeyPart, OnMissing};
+use crate::key::{Identity, InvalidClient, KeyBuilder, KeyContext, KeyPart, OnMissing};
 use crate::key_secret::KeySecret;
 use crate::matches::{Match, Matcher, Purpose};
 use crate::nack::Nack;
+use crate::occurrences::Occurrences;
 use crate::overrides::OverrideTable;
 use crate::path::Readings;
-use crate::policy::{Boosted, CompiledLimit, LimitKind, Mode, Queue, Slots};
+use crate::policy::{Boosted, CompiledLimit, CompiledPolicy, LimitKind, Mode, Queue, Slots};
 use crate::prepared::blobs::Blobs;
 use crate::prepared::charge::PreparedCharge;
 use crate::prepared::descriptors::DescriptorLimit;
@@ -136,8 +137,7 @@ pub struct PreparedAdaptive {
 
 impl PreparedLimit {
     pub(super) fn new(
-        namespace: &str,
-        policy: &str,
+        policy: &CompiledPolicy,
         limit: &CompiledLimit,
         blobs: &Blobs,
         verifiers: &[Arc<JwtVerifier>],
@@ -146,14 +146,14 @@ impl PreparedLimit {
         let for_requests = || limit.matches.iter().enumerate().filter(|(_, entry)| entry.is_for_requests());
         let conditions: Vec<_> = for_requests().map(|(_, entry)| entry.clone()).collect();
         let matches = Matcher::all(&conditions, Purpose::Limit)?;
-        let expression_errors = Arc::default();
-        let key = KeyBuilder::with_jwt(&limit.key, limit.on_missing, verifiers, &expression_errors)?
+        let context = KeyContext { verifiers, habits: &policy.habits, errors: Arc::default() };
+        let key = KeyBuilder::of_policy(&limit.key, limit.on_missing, &context)?
             .with_public(limit.public_parts.clone());
         let names_options = matches.iter().any(|matcher| matcher.names_method(&Method::OPTIONS));
         Ok(Self {
             applies_to_preflights: names_options || !kind.only_admits_rates(),
             name: limit.name.clone(),
-            scope: format!("{namespace}/{policy}/{}", limit.name),
+            scope: format!("{}/{}/{}", policy.namespace, policy.name, limit.name),
             mode: limit.mode,
             kind,
             exceptions,
@@ -176,8 +176,20 @@ impl PreparedLimit {
             regexes: limit.regexes(),
             all_clients: key.describe_all().map(Into::into),
             key,
-            expression_errors,
+            expression_errors: context.errors,
         })
+    }
+
+    /// Reports whether a client chooses a part of the key, which may then not be clear.
+    #[must_use]
+    pub fn may_be_unclear(&self) -> bool {
+        self.key.may_be_unclear()
+    }
+
+    /// Returns the number of requests that had a part of the key which is not clear.
+    #[must_use]
+    pub fn unclear_keys(&self) -> &Arc<Occurrences> {
+        self.key.unclear()
     }
 
     /// Reports whether the limit applies to requests of HTTP, and not only to descriptors.
@@ -325,7 +337,7 @@ impl PreparedLimit {
         values: &[String],
     ) -> Result<(u128, Option<Choice>), InvalidClient> {
         let key = self.key.identify_values(secret, values)?;
-        let granted = || self.exceptions.granted(&self.key.client_name(values.first()?.as_bytes())?);
+        let granted = || self.exceptions.granted(&self.key.client_name(values.first()?.as_bytes()));
         Ok((key, granted()))
     }
 

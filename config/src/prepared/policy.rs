@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::client_address::{self, ClientAddress};
+use crate::client_address::{self, ClientAddress, Resolved};
 use crate::descriptor::DescriptorRules;
 use crate::jwt::JwtVerifier;
 use crate::key::{Identity, KeyPart};
 use crate::key_secret::KeySecret;
-use crate::message::UntrustedProxy;
+use crate::message::PolicyFindings;
 use crate::nack::Nack;
+use crate::occurrences::Occurrences;
 use crate::path::Readings;
 use crate::policy::{
     AmbiguousPaths, CompiledPolicy, Consistency, Mode, OnStoreFailure, PolicyHash, StatusHeaders,
@@ -53,6 +54,8 @@ pub struct PreparedPolicy {
     pub domain: Option<Domain>,
     client_address: Option<ClientAddress>,
     untrusted_proxy: UntrustedProxyDetector,
+    /// Number of requests for which a trusted proxy has reported something else than an address.
+    pub unreadable_addresses: Arc<Occurrences>,
     /// Whether gateways have asked about a descriptor that a limit counts.
     asked: AtomicBool,
 }
@@ -109,11 +112,12 @@ impl PreparedPolicy {
         });
         let verifiers = verifiers.collect::<Result<Vec<_>, _>>()?;
         let limits = policy.limits.iter().map(|limit| {
-            PreparedLimit::new(&policy.namespace, &policy.name, limit, blobs, &verifiers)
+            PreparedLimit::new(&policy, limit, blobs, &verifiers)
                 .map_err(|nack| Nack(format!("limit {}: {nack}", limit.name)))
         });
+        let limits = limits.collect::<Result<_, _>>()?;
         Ok(Self {
-            limits: limits.collect::<Result<_, _>>()?,
+            limits,
             verifiers,
             hash,
             namespace: policy.namespace,
@@ -127,7 +131,8 @@ impl PreparedPolicy {
             },
             status_headers: policy.status_headers.unwrap_or_else(|| StatusHeaders::ALL.to_vec()),
             domain: None,
-            client_address: policy.client_address,
+            client_address: policy.client_address.map(ClientAddress::canonical),
+            unreadable_addresses: Arc::default(),
             untrusted_proxy: UntrustedProxyDetector::default(),
             asked: AtomicBool::new(false),
         })
@@ -153,19 +158,20 @@ impl PreparedPolicy {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Returns the names of the limits with nearly as many keys as they may have.
+    /// Returns what users should be told about the policy.
     #[must_use]
-    pub fn nearly_full(&self) -> Vec<String> {
+    pub fn findings(&self) -> PolicyFindings {
         let now = Instant::now();
-        let full = self.limits.iter().filter(|limit| limit.key_usage.is_high(now));
-        full.map(|limit| limit.name.clone()).collect()
-    }
-
-    /// Returns the proxy through which most requests arrive that a limit by address applies to, if the policy does
-    /// not trust it.
-    #[must_use]
-    pub fn untrusted_proxy(&self) -> Option<UntrustedProxy> {
-        self.untrusted_proxy.proxy()
+        let names = |is_told: &dyn Fn(&PreparedLimit) -> bool| {
+            self.limits.iter().filter(|limit| is_told(limit)).map(|limit| limit.name.clone()).collect()
+        };
+        PolicyFindings {
+            untrusted_proxy: self.untrusted_proxy.proxy(),
+            unreadable_addresses: self.unreadable_addresses.are_many(now),
+            nearly_full: names(&|limit| limit.key_usage.is_high(now)),
+            unclear_keys: names(&|limit| limit.unclear_keys().are_many(now)),
+            asked: self.is_asked(),
+        }
     }
 
     /// Reports whether connections of a peer may begin with a header of the PROXY protocol.
@@ -174,19 +180,35 @@ impl PreparedPolicy {
         self.client_address.as_ref().is_some_and(|config| config.accepts_proxy_protocol(peer))
     }
 
+    /// Reports whether it reads addresses of clients from headers.
+    #[must_use]
+    pub fn trusts_headers(&self) -> bool {
+        let reads =
+            |config: &ClientAddress| config.header.name().is_some() && !config.trusted_proxies.is_empty();
+        self.client_address.as_ref().is_some_and(reads)
+    }
+
     fn client_address(&self, request: &RequestAttributes<'_>) -> IpAddr {
         let (config, peer) = (self.client_address.as_ref(), request.peer);
-        let header = client_address::untrusted_header(config, peer, request.headers);
+        let header = client_address::untrusted_header(config, peer, request.address_headers);
         self.untrusted_proxy.observe(peer, header);
-        client_address::resolve(config, peer, request.proxied, request.headers)
+        let resolved = self.resolve(request);
+        if resolved.is_unreadable && request.counts_errors {
+            self.unreadable_addresses.count();
+        }
+        resolved.address
+    }
+
+    fn resolve(&self, request: &RequestAttributes<'_>) -> Resolved {
+        let (config, headers) = (self.client_address.as_ref(), request.address_headers);
+        client_address::resolve(config, request.peer, request.proxied, headers)
     }
 
     /// Describes the client of a request for operators, as the limit with this index identifies it. Only the public parts of the
     /// key are shown.
     #[must_use]
     pub fn describe_client(&self, limit: usize, request: &RequestAttributes<'_>) -> Arc<str> {
-        let config = self.client_address.as_ref();
-        let address = || client_address::resolve(config, request.peer, request.proxied, request.headers);
+        let address = || self.resolve(request).address;
         let limit = self.limits.get(limit);
         let describe =
             |limit: &PreparedLimit| limit.describe_client(request, || request.path_readings(), address);
@@ -196,8 +218,7 @@ impl PreparedPolicy {
     /// Returns the pattern of the path by which the limit with this index applies to a request: what a log may have of it.
     #[must_use]
     pub fn path_pattern(&self, limit: usize, request: &RequestAttributes<'_>) -> Option<&str> {
-        let config = self.client_address.as_ref();
-        let address = || client_address::resolve(config, request.peer, request.proxied, request.headers);
+        let address = || self.resolve(request).address;
         self.limits.get(limit)?.path_pattern(request, &request.path_readings(), address)
     }
 
@@ -227,12 +248,14 @@ impl PreparedPolicy {
         path: &Readings<'_>,
         secret: &KeySecret,
     ) -> Explained {
-        let config = self.client_address.as_ref();
-        let address = client_address::resolve(config, request.peer, request.proxied, request.headers);
+        let address = self.resolve(request).address;
         let chosen = || limit.exception_of(request, path, || address).map_or("its rate", |found| found.name);
         let missing = || limit.missing_part(request, path, address);
         match apply(limit, request, path, secret, || address) {
-            Ok(Identified::Counted { key, rates, cost }) => Explained::Counts { key, rates, cost },
+            Ok(Identified::Counted { key, rates, cost }) => {
+                let nobody = limit.is_shared_key(secret, key).then(missing);
+                Explained::Counts { key, rates, cost, nobody }
+            }
             Ok(Identified::Refused(Refusal::KeyMissing)) => {
                 Explained::Denies(format!("{}, and onMissing is Deny", missing()))
             }

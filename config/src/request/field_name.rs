@@ -6,9 +6,23 @@ use std::sync::LazyLock;
 
 use foldhash::quality::RandomState;
 use http::HeaderName;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::text::trimmed;
+use super::text::{trimmed, without_invalid};
+
+/// What an application does with names, beyond what all do. A policy names the habits of its application. Keys then use its reading: a
+/// name in another spelling is the same one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Habit {
+    /// Upper and lower case of the names of query parameters do not differ.
+    QueryNamesIgnoreCase,
+    /// Upper and lower case of the names of cookies do not differ.
+    CookieNamesIgnoreCase,
+    /// `_` in the name of a header is `-`.
+    HeaderUnderscoresAreHyphens,
+}
 
 /// Hashes of folded names. Nobody can choose names that collide, because the seed is random.
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
@@ -22,6 +36,7 @@ pub struct FieldName {
     written: Box<[u8]>,
     folded: Box<[u8]>,
     hash: u64,
+    ignores_case: bool,
 }
 
 impl FieldName {
@@ -30,7 +45,20 @@ impl FieldName {
     pub fn new(name: &str) -> Self {
         let written = name.as_bytes();
         let folded = without_brackets(written);
-        Self { written: written.into(), hash: hash(&folded), folded: folded.to_vec().into() }
+        let hash = hash(&folded);
+        Self { written: written.into(), hash, folded: folded.to_vec().into(), ignores_case: false }
+    }
+
+    /// Prepares the name of a parameter, for an application with these habits.
+    #[must_use]
+    pub fn of_parameter(name: &str, habits: &[Habit]) -> Self {
+        Self { ignores_case: habits.contains(&Habit::QueryNamesIgnoreCase), ..Self::new(name) }
+    }
+
+    /// Prepares the name of a cookie, for an application with these habits.
+    #[must_use]
+    pub fn of_cookie(name: &str, habits: &[Habit]) -> Self {
+        Self { ignores_case: habits.contains(&Habit::CookieNamesIgnoreCase), ..Self::new(name) }
     }
 
     /// Returns the name as the policy has it.
@@ -51,6 +79,11 @@ impl FieldName {
     pub(super) fn hash(&self) -> u64 {
         self.hash
     }
+
+    /// Reports whether the application takes a name, decoded, for this one.
+    pub(super) fn is(&self, name: &[u8]) -> bool {
+        *name == *self.written || self.ignores_case && name.eq_ignore_ascii_case(&self.written)
+    }
 }
 
 /// The name of a header.
@@ -60,6 +93,7 @@ pub struct HeaderField {
     folded: Box<[u8]>,
     hash: u64,
     is_odd: bool,
+    takes_underscores: bool,
 }
 
 impl HeaderField {
@@ -67,7 +101,15 @@ impl HeaderField {
     #[must_use]
     pub fn new(name: HeaderName) -> Self {
         let folded = folded_header(&name);
-        Self { is_odd: is_odd(&name), hash: hash(&folded), folded: folded.to_vec().into(), name }
+        let (hash, folded) = (hash(&folded), folded.to_vec().into());
+        Self { is_odd: is_odd(&name), hash, folded, name, takes_underscores: false }
+    }
+
+    /// Prepares a name, for an application with these habits.
+    #[must_use]
+    pub fn with_habits(name: HeaderName, habits: &[Habit]) -> Self {
+        let takes_underscores = habits.contains(&Habit::HeaderUnderscoresAreHyphens);
+        Self { takes_underscores, ..Self::new(name) }
     }
 
     /// Returns the name as HTTP/2 writes it.
@@ -87,6 +129,12 @@ impl HeaderField {
     /// Reports whether the name has a character for which some server puts another one.
     pub(super) fn is_odd(&self) -> bool {
         self.is_odd
+    }
+
+    /// Reports whether the application takes another name for this one.
+    pub(super) fn is(&self, other: &HeaderName) -> bool {
+        let hyphens = |name: &HeaderName| name.as_str().replace('_', "-");
+        self.takes_underscores && hyphens(other) == hyphens(&self.name)
     }
 }
 
@@ -125,18 +173,19 @@ pub(super) fn before_brackets(name: &[u8]) -> Option<Folded> {
     Some(base.iter().map(fold).collect())
 }
 
-/// Returns a name without white space around it and without brackets. Case does not count in ASP.NET, and PHP writes an
-/// underscore for a dot, a space and an open bracket.
+/// Returns a name without white space around it, without brackets and without what is not valid UTF-8. Case does not count in ASP.NET,
+/// and PHP writes an underscore for a dot, a space and an open bracket.
 pub(super) fn without_brackets(name: &[u8]) -> Folded {
-    let name = trimmed(before_nul(name));
+    let valid = without_invalid(name);
+    let name = trimmed(before_nul(valid.as_deref().unwrap_or(name)));
     let is_paired = name.contains(&b']');
     let is_bracket = |byte: &u8| is_paired && matches!(byte, b'[' | b']');
     name.iter().filter(|byte| !is_bracket(byte)).map(fold).collect()
 }
 
-/// Returns a name up to the first zero octet, where it ends for PHP.
+/// Returns a name up to a zero octet, where it ends for PHP. At its beginning .NET does not see one.
 fn before_nul(name: &[u8]) -> &[u8] {
-    name.split(|byte| *byte == 0).next().unwrap_or_default()
+    name.split(|byte| *byte == 0).find(|part| !part.is_empty()).unwrap_or_default()
 }
 
 fn fold(byte: &u8) -> u8 {

@@ -35,12 +35,34 @@ struct Entry<'a> {
     folded: Folded,
     /// The name as it is written, decoded.
     name: Cow<'a, [u8]>,
-    /// Whether all applications see this pair under its name.
-    is_certain: bool,
+    place: Place,
     value: &'a [u8],
     kind: Kind,
     /// The forms of the value, and the index of the normal one, if there is one. Most values are never asked for.
     forms: OnceCell<(Forms<'a>, Option<usize>)>,
+}
+
+/// Where a pair stands.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// Whether it stands between separators that are such for every application, with nothing else before its name or behind it.
+    is_outer: bool,
+    /// Whether all applications see this pair under its name, whatever else is in the request.
+    is_certain: bool,
+}
+
+impl Place {
+    /// A place where only some applications look.
+    const INNER: Self = Self { is_outer: false, is_certain: false };
+
+    fn outer(is_certain: bool) -> Self {
+        Self { is_outer: true, is_certain }
+    }
+
+    /// Returns the place for a name that is written as in the policy, or is not.
+    fn written(self, is_plain: bool) -> Self {
+        Self { is_certain: self.is_certain && is_plain, ..self }
+    }
 }
 
 /// The way in which a value is read.
@@ -60,10 +82,14 @@ impl<'a> Entry<'a> {
             Kind::Parameter => {
                 note(2 * self.value.len());
                 let value = decoded(self.value);
+                // nginx does not decode: an exemption must not be claimed by an escape that nobody needs.
+                let raw = matches!(value, Cow::Owned(_)) && has_needless_escape(self.value);
+                let raw = raw.then_some(Cow::Borrowed(self.value));
                 let valid = without_invalid(&value).map(Cow::Owned);
-                let forms: Forms<'a> = std::iter::once(value).chain(valid).collect();
-                let normal = forms.len() - 1;
-                (forms, Some(normal))
+                let forms: Forms<'a> = raw.into_iter().chain([value]).chain(valid).collect();
+                // Go drops a pair with an escape that is none.
+                let normal = (!has_invalid_escape(self.value)).then_some(forms.len() - 1);
+                (forms, normal)
             }
             Kind::Cookie => cookie_forms(self.value),
             Kind::InnerCookie => cookie_forms(first_word(trimmed(self.value))),
@@ -78,19 +104,19 @@ impl<'a> Fields<'a> {
         let mut fields = Self { entries: SmallVec::new(), pairs: 0, merges_equal: false };
         note(query.len());
         for pair in query.split(|byte| *byte == b'&') {
-            fields.add_parameter(pair, behind_path.is_none());
+            fields.add_parameter(pair, Place::outer(behind_path.is_none()));
             // With semicolons, the first part may have been the whole.
             if pair.contains(&b';') {
-                pair.split(|byte| *byte == b';').for_each(|part| fields.add_parameter(part, false));
+                pair.split(|byte| *byte == b';').for_each(|part| fields.add_parameter(part, Place::INNER));
             }
         }
         // `URLSearchParams` drops a question mark at the beginning.
         if let Some(rest) = query.strip_prefix(b"?") {
             let first = rest.split(|byte| matches!(byte, b'&' | b';')).next();
-            fields.add_parameter(first.unwrap_or_default(), false);
+            fields.add_parameter(first.unwrap_or_default(), Place::INNER);
         }
         let behind = behind_path.into_iter().flat_map(|rest| rest.split(|byte| matches!(byte, b'&' | b';')));
-        behind.for_each(|pair| fields.add_parameter(pair, false));
+        behind.for_each(|pair| fields.add_parameter(pair, Place::INNER));
         // `h3` decodes before it looks for the query.
         if let Some(Cow::Owned(rest)) =
             behind_path.map(|rest| Cow::from(percent_encoding::percent_decode(rest)))
@@ -110,31 +136,33 @@ impl<'a> Fields<'a> {
             // A quoted value may have semicolons for some parsers. Where that matters, the cookies are read in both ways, and neither
             // is certain.
             let has_quoted_semicolon = has_quoted_semicolon(header);
-            let is_certain = is_one && !has_quoted_semicolon;
-            header.split(|byte| *byte == b';').for_each(|pair| fields.add_cookies(pair, is_certain));
+            let place = if has_quoted_semicolon { Place::INNER } else { Place::outer(is_one) };
+            header.split(|byte| *byte == b';').for_each(|pair| fields.add_cookies(pair, place));
             if has_quoted_semicolon {
-                split_outside_quotes(header).for_each(|pair| fields.add_cookies(pair, false));
+                // What stands outside of quotation marks is a pair for everybody.
+                split_outside_quotes(header).for_each(|pair| fields.add_cookies(pair, Place::outer(false)));
             }
         }
         fields.sorted()
     }
 
-    fn add_parameter(&mut self, pair: &'a [u8], is_certain: bool) {
+    fn add_parameter(&mut self, pair: &'a [u8], place: Place) {
         if pair.is_empty() || !self.has_room() {
             return;
         }
         // `h3` takes a name behind equals signs.
         if let [b'=', ..] = pair {
             let rest = &pair[pair.iter().take_while(|byte| **byte == b'=').count()..];
-            return self.add_parameter(rest, false);
+            return self.add_parameter(rest, Place::INNER);
         }
-        let (name, value) = split_at_equals(pair).unwrap_or((pair, &[]));
-        let name = decoded(name);
+        let (written, value) = split_at_equals(pair).unwrap_or((pair, &[]));
+        let name = decoded(written);
+        let is_escaped = matches!(name, Cow::Owned(_)) && has_needless_escape(written);
         let whole = field_name::without_brackets(&name);
         if let Some(base) = field_name::before_brackets(&name).filter(|base| *base != whole) {
-            self.push(base, name.clone(), value, Kind::Parameter, false);
+            self.push(base, name.clone(), value, Kind::Parameter, Place::INNER);
         }
-        self.push(whole, name, value, Kind::Parameter, is_certain);
+        self.push(whole, name, value, Kind::Parameter, place.written(!is_escaped));
     }
 
     /// Adds a parameter of a query that was decoded as a whole.
@@ -151,7 +179,7 @@ impl<'a> Fields<'a> {
             hash,
             folded,
             name,
-            is_certain: false,
+            place: Place::INNER,
             value: &[],
             kind: Kind::Parameter,
             forms,
@@ -159,18 +187,19 @@ impl<'a> Fields<'a> {
     }
 
     /// Adds the cookie of a pair, and those that some parsers find behind a separator in it.
-    fn add_cookies(&mut self, pair: &'a [u8], is_certain: bool) {
+    fn add_cookies(&mut self, pair: &'a [u8], place: Place) {
         if !pair.contains(&b'=') {
             return self.add_bare_name(pair);
         }
-        let (mut rest, mut is_certain, mut kind) = (pair, is_certain, Kind::Cookie);
+        let (mut rest, mut place, mut kind) = (pair, place, Kind::Cookie);
         // Behind a quotation mark that nothing closes, nothing closes another.
         let mut is_open = false;
         while let Some((name, value)) = split_at_equals(rest) {
             if !self.has_room() {
                 return;
             }
-            let plain_name = name.trim_ascii();
+            // White space before a name separates it from the pair before. Any other belongs to the name for some parsers.
+            let plain_name = name.trim_ascii_start();
             let name = trimmed(name);
             // What follows a separator may be a cookie of its own.
             let begin = value.trim_ascii_start();
@@ -182,13 +211,14 @@ impl<'a> Fields<'a> {
                 (Kind::InnerCookie, Some(end)) => &begin[..end],
                 _ => value,
             };
-            self.add_cookie(name, value, kind, is_certain && name.len() == plain_name.len());
+            let of_name = if name.len() == plain_name.len() { place } else { Place::INNER };
+            self.add_cookie(name, value, kind, of_name);
             if let Some(at) = name.iter().rposition(|byte| is_separator(*byte)) {
-                self.add_cookie(&name[at + 1..], value, kind, false);
+                self.add_cookie(&name[at + 1..], value, kind, Place::INNER);
             }
             let Some(end) = end else { return };
             rest = &begin[end + 1..];
-            (is_certain, kind) = (false, Kind::InnerCookie);
+            (place, kind) = (Place::INNER, Kind::InnerCookie);
         }
     }
 
@@ -197,17 +227,17 @@ impl<'a> Fields<'a> {
         let name = trimmed(pair);
         if !name.is_empty() && self.has_room() {
             let folded = field_name::without_brackets(name);
-            self.push(folded, Cow::Borrowed(name), &[], Kind::BareName, false);
+            self.push(folded, Cow::Borrowed(name), &[], Kind::BareName, Place::INNER);
         }
     }
 
-    fn add_cookie(&mut self, name: &'a [u8], value: &'a [u8], kind: Kind, is_certain: bool) {
+    fn add_cookie(&mut self, name: &'a [u8], value: &'a [u8], kind: Kind, place: Place) {
         let name_in_php = Cow::from(percent_encoding::percent_decode(name));
         let whole = field_name::without_brackets(&name_in_php);
         if let Some(base) = field_name::before_brackets(&name_in_php).filter(|base| *base != whole) {
-            self.push(base, Cow::Borrowed(name), value, kind, false);
+            self.push(base, Cow::Borrowed(name), value, kind, Place::INNER);
         }
-        self.push(whole, Cow::Borrowed(name), value, kind, is_certain);
+        self.push(whole, Cow::Borrowed(name), value, kind, place);
     }
 
     fn has_room(&mut self) -> bool {
@@ -215,11 +245,11 @@ impl<'a> Fields<'a> {
         self.pairs <= MAX_PAIRS
     }
 
-    fn push(&mut self, folded: Folded, name: Cow<'a, [u8]>, value: &'a [u8], kind: Kind, is_certain: bool) {
+    fn push(&mut self, folded: Folded, name: Cow<'a, [u8]>, value: &'a [u8], kind: Kind, place: Place) {
         // Hash, fold and sort.
         note(100);
         let hash = field_name::hash(&folded);
-        self.entries.push(Entry { hash, folded, name, is_certain, value, kind, forms: OnceCell::new() });
+        self.entries.push(Entry { hash, folded, name, place, value, kind, forms: OnceCell::new() });
     }
 
     fn sorted(mut self) -> Self {
@@ -254,18 +284,38 @@ impl<'a> Fields<'a> {
                 has_bare_name = true;
                 continue;
             };
+            // An empty cookie is none for some applications. A parameter without a value is there for all.
+            let is_empty = entry.kind != Kind::Parameter && forms.iter().any(|form| form.is_empty());
             found.push(Found {
                 forms,
                 written,
                 normal: normal.map(|at| &*forms[at]),
-                is_seen_by_all: entry.is_certain && *entry.name == *name.written(),
+                identifies: entry.place.is_outer && name.is(&entry.name),
+                is_seen_by_all: entry.place.is_certain && !is_empty && *entry.name == *name.written(),
             });
         }
         if has_bare_name {
             found.iter_mut().for_each(|found| found.is_seen_by_all = false);
+            if found.is_empty() {
+                found.push(Found::EMPTY);
+            }
         }
         Values { found, is_complete, merges_equal: self.merges_equal }
     }
+}
+
+/// Reports whether a text has an escape that it does not need (RFC 3986, section 2.3), and that no encoder writes: some applications
+/// do not decode. Browsers encode a tilde.
+fn has_needless_escape(text: &[u8]) -> bool {
+    let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    let escapes = text.windows(3).filter(|text| text[0] == b'%');
+    escapes.filter_map(|text| percent_encoding::percent_decode(text).next()).any(is_unreserved)
+}
+
+/// Reports whether a text has a percent sign without two hexadecimal digits behind it.
+fn has_invalid_escape(text: &[u8]) -> bool {
+    let is_escape = |rest: &[u8]| rest.len() >= 3 && rest[1..3].iter().all(u8::is_ascii_hexdigit);
+    text.contains(&b'%') && (0..text.len()).any(|at| text[at] == b'%' && !is_escape(&text[at..]))
 }
 
 fn split_at_equals(pair: &[u8]) -> Option<(&[u8], &[u8])> {

@@ -101,7 +101,7 @@ fn is_plain(byte: u8) -> bool {
 }
 
 /// Returns a header's value with its encoded words decoded (RFC 2047), as `CherryPy` does, if it has some.
-pub(super) fn without_encoded_words(value: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn without_encoded_words(value: &[u8]) -> Option<Vec<u8>> {
     let (mut out, mut rest) = (Vec::new(), value);
     let mut has_some = false;
     while let Some(at) = rest.windows(2).position(|pair| pair == b"=?") {

@@ -28,6 +28,9 @@ pub(super) struct Found<'r> {
     pub(super) written: &'r [u8],
     /// The value with all spellings undone; `None` if that is not clear.
     pub(super) normal: Option<&'r [u8]>,
+    /// Whether it stands under this very name, where every application looks for the name. Without such a value, a client is not
+    /// identified: most applications would see none.
+    pub(super) identifies: bool,
     /// Whether all applications see the value under this name.
     pub(super) is_seen_by_all: bool,
 }
@@ -63,6 +66,10 @@ impl<T> Part<T> {
 }
 
 impl<'r> Found<'r> {
+    /// An empty value, for the few applications that see one.
+    pub(super) const EMPTY: Self =
+        Self { forms: &[], written: &[], normal: Some(&[]), identifies: false, is_seen_by_all: false };
+
     fn readings(self) -> impl Iterator<Item = &'r [u8]> {
         let of_header = self.forms.is_empty();
         let normal = self.normal.filter(|normal| of_header && normal.len() != self.written.len());
@@ -90,7 +97,14 @@ impl<'r> Values<'r> {
         })
     }
 
-    /// Returns the value that identifies a client: the normal form of the only one. An empty value is none.
+    /// Reports whether any reading of any value passes a test, or could, because these are not all values.
+    #[must_use]
+    pub fn any_reading(&self, mut test: impl FnMut(&'r [u8]) -> bool) -> bool {
+        !self.is_complete || self.readings(None).any(|(reading, _)| test(reading))
+    }
+
+    /// Returns the value that identifies a client: the normal form of the only one. An empty value is none. One that came only under
+    /// another spelling of its name is unclear: a client could choose whether the application sees it.
     #[must_use]
     pub fn client(&self) -> Part<&'r [u8]> {
         let Some((first, others)) = self.found.split_first() else {
@@ -102,10 +116,10 @@ impl<'r> Values<'r> {
             return Part::Unclear;
         }
         match normal.is_empty() {
-            false => Part::Value(normal),
+            false if self.found.iter().any(|found| found.identifies) => Part::Value(normal),
             // No application sees a value.
             true if self.found.iter().all(|found| trimmed(found.written).is_empty()) => Part::Missing,
-            true => Part::Unclear,
+            _ => Part::Unclear,
         }
     }
 
@@ -114,9 +128,12 @@ impl<'r> Values<'r> {
     pub fn agreed(&self) -> Part<&'r [u8]> {
         match &self.found[..] {
             [] if self.is_complete => Part::Missing,
-            [only] if self.is_complete && only.is_seen_by_all && only.readings().nth(1).is_none() => {
-                Part::Value(only.written)
-            }
+            [only] if self.is_complete && only.readings().nth(1).is_none() => match only.is_seen_by_all {
+                true => Part::Value(only.written),
+                // Whether an application sees an empty value or none, it is the same text.
+                false if only.written.is_empty() => Part::Missing,
+                false => Part::Unclear,
+            },
             _ => Part::Unclear,
         }
     }

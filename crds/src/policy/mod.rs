@@ -3,7 +3,7 @@
 //!
 //! A union is an enum: in YAML an object with exactly one field.
 //!
-//! - [`spec`]: the whole policy; [`target_ref`], [`client_address`] and [`store_ref`] apply to all its limits.
+//! - [`spec`]: the whole policy; [`target_ref`], [`client_address`], [`application`] and [`store_ref`] apply to all its limits.
 //! - [`enforced_by`]: sidecars, the service, or both.
 //! - [`selection`]: what all limits have: name, mode, [`mod@matches`] and [`key`].
 //! - [`rls`]: conditions on the descriptors of gateways' questions.
@@ -15,6 +15,7 @@
 //! - [`status`]: the observed state.
 
 pub mod adaptive;
+pub mod application;
 pub mod client_address;
 pub mod concurrency;
 pub mod content_ref;
@@ -33,6 +34,7 @@ pub mod store_ref;
 pub mod target_ref;
 
 pub use adaptive::Adaptive;
+pub use application::{Application, Product};
 pub use client_address::ClientAddress;
 pub use concurrency::{Concurrency, ConcurrencyKind};
 pub use content_ref::{ContentKind, ContentRef, OverrideSources};

@@ -22,8 +22,8 @@ use crate::policy::enforced_by::{self, EnforcedBy, Enforcer};
 use crate::policy::jwt::JwksSource;
 use crate::policy::questions::Questioned;
 use crate::policy::{
-    ClientAddress, Concurrency, Jwt, Limit, PodSelection, Priority, RateLimitPolicyStatus, StoreRef,
-    TargetRef, priority, questions, target_ref,
+    Application, ClientAddress, Concurrency, Jwt, Limit, PodSelection, Priority, RateLimitPolicyStatus,
+    StoreRef, TargetRef, priority, questions, target_ref,
 };
 
 /// Smallest number of requests for which leases save calls. A pod whose part of the quota is below about 20 leases
@@ -114,6 +114,9 @@ pub struct RateLimitPolicySpec {
     /// that opened the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<ClientAddress>,
+    /// The application in the pods, if it takes other spellings of a name for it. Default: names are compared as most applications do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub application: Option<Application>,
     /// Kinds of tokens that identify clients. Keys refer to them by `jwtClaim`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 4))]
@@ -202,6 +205,7 @@ impl RateLimitPolicySpec {
             store: self.store_ref.as_ref().map_or(DEFAULT_STORE, |store| &store.name).to_owned(),
             ambiguous_paths: self.ambiguous_paths,
             client_address,
+            habits: self.application.as_ref().map(Application::compile).unwrap_or_default(),
             jwt: self.jwt.iter().enumerate().map(|(n, jwt)| jwt.compile(&at.at("jwt").entry(n))).collect(),
             status_headers: self.compile_response_headers(),
             limits,

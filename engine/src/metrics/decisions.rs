@@ -11,7 +11,9 @@ use sluice_limiter::Rate;
 
 use crate::metrics::labels::{DecisionLabels, LimitLabels, PolicyInfoLabels, PolicyLabels, PriorityLabels};
 use crate::metrics::limit::{AdaptiveMetrics, KeyMetrics, LimitMetrics, SettlementMetrics};
-use crate::metrics::per_limit::{ExpressionErrors, KeyUsages, RefusedTokens};
+use crate::metrics::per_limit::{
+    ExpressionErrors, KeyUsages, RefusedTokens, UnclearKeys, UnreadableAddresses,
+};
 use crate::metrics::store::StoreMetrics;
 use crate::stores::CurrentLimiters;
 
@@ -29,6 +31,8 @@ pub(crate) struct DecisionMetrics {
     settlements: Family<DecisionLabels, Counter>,
     key_usages: KeyUsages,
     expression_errors: ExpressionErrors,
+    unclear_keys: UnclearKeys,
+    unreadable_addresses: UnreadableAddresses,
     refused_tokens: RefusedTokens,
     policies: Family<PolicyInfoLabels, Gauge>,
     replicas: Family<PolicyLabels, Gauge>,
@@ -96,6 +100,10 @@ impl DecisionMetrics {
         registry.register_collector(Box::new(key_usages.clone()));
         let expression_errors = ExpressionErrors::default();
         registry.register_collector(Box::new(expression_errors.clone()));
+        let unclear_keys = UnclearKeys::default();
+        registry.register_collector(Box::new(unclear_keys.clone()));
+        let unreadable_addresses = UnreadableAddresses::default();
+        registry.register_collector(Box::new(unreadable_addresses.clone()));
         let refused_tokens = RefusedTokens::default();
         registry.register_collector(Box::new(refused_tokens.clone()));
         let policies = Family::default();
@@ -135,6 +143,8 @@ impl DecisionMetrics {
             settlements,
             key_usages,
             expression_errors,
+            unclear_keys,
+            unreadable_addresses,
             refused_tokens,
             policies,
             replicas,
@@ -163,6 +173,7 @@ impl DecisionMetrics {
         self.key_usages.set(&labels, keys.is_some().then_some(&limit.key_usage));
         let errors = limit.has_expressions().then_some(&limit.expression_errors);
         self.expression_errors.set(&labels, errors);
+        self.unclear_keys.set(&labels, limit.may_be_unclear().then(|| limit.unclear_keys()));
         let settlements = limit.charge.settlement().map(|_| SettlementMetrics {
             counted: of(&self.settlements, "counted"),
             uncounted: of(&self.settlements, "uncounted"),
@@ -224,6 +235,7 @@ impl DecisionMetrics {
             };
             self.policies.get_or_create(&labels).set(1);
             self.refused_tokens.set(policy);
+            self.unreadable_addresses.set(policy);
         }
     }
 

@@ -5,7 +5,7 @@ use sluice_config::jwt::JwtVerifier;
 use sluice_config::{PreparedLimit, PreparedPolicy};
 
 /// The labels of a policy.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 pub(super) struct PolicyLabels {
     /// A target already has the label `namespace`.
     pub(super) policy_namespace: String,

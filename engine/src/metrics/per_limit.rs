@@ -1,6 +1,6 @@
 //! Values that policies keep themselves, and that are read with the metrics: the part of `maxKeys` that is in use, which
-//! falls without a further request, the number of requests for which an expression in CEL had an error, and of tokens that were
-//! refused.
+//! falls without a further request, and the numbers of requests for which an expression in CEL had an error, of keys and addresses that
+//! are not clear, and of tokens that were refused.
 
 use std::collections::BTreeMap;
 use std::fmt::Error;
@@ -15,9 +15,10 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use sluice_config::PreparedPolicy;
 use sluice_config::jwt::refusal::{TokenRefusal, TokenRefusals};
+use sluice_config::occurrences::Occurrences;
 use sluice_config::prepared::key_usage::KeyUsageMeter;
 
-use crate::metrics::labels::{JwtLabels, LimitLabels, RefusedTokenLabels};
+use crate::metrics::labels::{JwtLabels, LimitLabels, PolicyLabels, RefusedTokenLabels};
 
 /// A value of each limit, or another part of a policy, that has one. Those of removed parts are dropped.
 #[derive(Debug)]
@@ -67,6 +68,14 @@ pub(super) struct KeyUsages(Arc<Values<LimitLabels, KeyUsageMeter>>);
 #[derive(Debug, Clone, Default)]
 pub(super) struct ExpressionErrors(Arc<Values<LimitLabels, AtomicU64>>);
 
+/// The number of requests whose key was not clear.
+#[derive(Debug, Clone, Default)]
+pub(super) struct UnclearKeys(Arc<Values<LimitLabels, Occurrences>>);
+
+/// The number of requests of a policy for which a trusted proxy has reported no address.
+#[derive(Debug, Clone, Default)]
+pub(super) struct UnreadableAddresses(Arc<Values<PolicyLabels, Occurrences>>);
+
 /// The numbers of refused tokens of each verifier.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RefusedTokens(Arc<Values<JwtLabels, TokenRefusals>>);
@@ -82,6 +91,21 @@ impl ExpressionErrors {
     /// Sets the number of a limit, or removes it.
     pub(super) fn set(&self, labels: &LimitLabels, errors: Option<&Arc<AtomicU64>>) {
         self.0.set(labels, errors);
+    }
+}
+
+impl UnclearKeys {
+    /// Sets the number of a limit, or removes it.
+    pub(super) fn set(&self, labels: &LimitLabels, keys: Option<&Arc<Occurrences>>) {
+        self.0.set(labels, keys);
+    }
+}
+
+impl UnreadableAddresses {
+    /// Sets the number of a policy.
+    pub(super) fn set(&self, policy: &PreparedPolicy) {
+        let addresses = policy.trusts_headers().then_some(&policy.unreadable_addresses);
+        self.0.set(&PolicyLabels::of(policy), addresses);
     }
 }
 
@@ -113,6 +137,26 @@ impl Collector for KeyUsages {
         let metric = ("key_usage_ratio", help, MetricType::Gauge);
         self.0.encode(encoder, metric, |labels, meter| {
             [(labels.clone(), ConstGauge::new(meter.share(Instant::now())))]
+        })
+    }
+}
+
+impl Collector for UnclearKeys {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let help = "Requests with a part of the key that is not clear, since the policy was last changed: repeated, not valid, or under a \
+                    spelling of its name that not all applications know. They share one counter, or are denied with onMissing: Deny";
+        let metric = ("unclear_keys", help, MetricType::Counter);
+        self.0.encode(encoder, metric, |labels, keys| [(labels.clone(), ConstCounter::new(keys.total()))])
+    }
+}
+
+impl Collector for UnreadableAddresses {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let help = "Requests for which a trusted proxy reports something else than an address, since the policy was last changed. Limits by \
+                    clientIP count them for that proxy";
+        let metric = ("unreadable_addresses", help, MetricType::Counter);
+        self.0.encode(encoder, metric, |labels, addresses| {
+            [(labels.clone(), ConstCounter::new(addresses.total()))]
         })
     }
 }

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use bytes::Bytes;
 use futures::future::join_all;
-use http::Request;
 use http::header::HOST;
+use http::{HeaderMap, Request};
 use http_body_util::Empty;
 use sluice_config::client_pages::{CounterState, ExplainQuestion, ExplainedLimit, Explanation, LimitResult};
 use sluice_config::path;
@@ -20,7 +20,7 @@ use crate::limit::matching::attributes;
 use crate::limit::snapshot::Snapshot;
 
 /// Makes a request what the door makes of it, or returns why the door refuses it.
-pub type Validate = fn(&mut Request<Empty<Bytes>>) -> Result<(), &'static str>;
+pub type Validate = fn(&mut Request<Empty<Bytes>>) -> Result<Option<Box<HeaderMap>>, &'static str>;
 
 /// Number of limits whose counters are read.
 const MAX_READ: usize = 64;
@@ -51,18 +51,19 @@ pub(super) async fn explain(
     validate: Validate,
 ) -> Result<Explanation, String> {
     let (mut request, peer) = request(question)?;
-    let refused = match validate(&mut request) {
-        Err(refused) => Some(refused),
-        Ok(()) if snapshot.denies_all => Some(Refused::NoPolicies.detail()),
-        Ok(()) if snapshot.rejects_ambiguous_paths && path::is_ambiguous(request.uri().path()) => {
-            Some(Refused::AmbiguousPath.detail())
+    let addresses = match validate(&mut request) {
+        Err(refused) => Err(refused),
+        Ok(_) if snapshot.denies_all => Err(Refused::NoPolicies.detail()),
+        Ok(_) if snapshot.rejects_ambiguous_paths && path::is_ambiguous(request.uri().path()) => {
+            Err(Refused::AmbiguousPath.detail())
         }
-        Ok(()) => None,
+        Ok(addresses) => Ok(addresses),
     };
-    if let Some(refused) = refused {
-        return Ok(Explanation { refused: Some(refused.to_owned()), limits: Vec::new() });
-    }
-    let mut attributes = attributes(&request, peer, None);
+    let addresses = match addresses {
+        Ok(addresses) => addresses,
+        Err(refused) => return Ok(Explanation { refused: Some(refused.to_owned()), limits: Vec::new() }),
+    };
+    let mut attributes = attributes(&request, peer, None).with_addresses(addresses.as_deref());
     attributes.counts_errors = false;
     let readings = attributes.path_readings();
     let (mut read, mut enforced) = (0, 0);
@@ -72,13 +73,15 @@ pub(super) async fn explain(
         for (l, prepared) in (0..).zip(&policy.prepared.limits) {
             let index = LimitIndex { policy: p, limit: l, rates: 0 };
             let counted = match policy.prepared.explain(prepared, &attributes, &readings, secret) {
-                Explained::Counts { key, rates, cost } => {
+                Explained::Counts { key, rates, cost, nobody } => {
                     let active = snapshot.limit(index);
                     enforced +=
                         usize::from(matches!(active.effect, Effect::Deny) && active.adaptive.is_none());
                     read += 1;
                     let index = LimitIndex { rates: if active.is_boosted() { 1 } else { rates }, ..index };
-                    let client = policy.prepared.describe_client(usize::from(l), &attributes).to_string();
+                    let describe =
+                        || policy.prepared.describe_client(usize::from(l), &attributes).to_string();
+                    let client = nobody.unwrap_or_else(describe);
                     Ok((index, KeyHash(key), cost, client, read <= MAX_READ))
                 }
                 Explained::Denies(reason) => Err(LimitResult::Denies { reason }),

@@ -218,9 +218,7 @@ impl PolicyVersions {
                 },
                 (None, Some(version)) => PolicyReport::Applied {
                     hash: version.prepared.hash.clone(),
-                    untrusted_proxy: version.prepared.untrusted_proxy(),
-                    nearly_full: version.prepared.nearly_full(),
-                    asked: version.prepared.is_asked(),
+                    findings: version.prepared.findings(),
                 },
                 (None, None) => return None,
             };

@@ -32,6 +32,7 @@ pub(super) fn strict() -> CompiledPolicy {
         store: DEFAULT_STORE.into(),
         ambiguous_paths: Default::default(),
         client_address: None,
+        habits: Vec::new(),
         jwt: Vec::new(),
         status_headers: None,
         limits: Vec::new(),

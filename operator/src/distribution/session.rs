@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_config::PolicyHash;
-use sluice_config::message::{PolicyReport, ResetReport, ResetUid, StoreReport, UntrustedProxy};
+use sluice_config::message::{PolicyFindings, PolicyReport, ResetReport, ResetUid, StoreReport};
 use sluice_config::policy::DEFAULT_STORE;
 use sluice_crds::policy::Enforcer;
 use tokio::sync::mpsc;
@@ -46,27 +46,21 @@ pub enum Confirmation {
 pub struct Reported {
     /// Whether it applies the edit.
     pub confirmation: Confirmation,
-    /// The proxy through which most requests arrive, if this edit does not trust it.
-    pub untrusted_proxy: Option<UntrustedProxy>,
-    /// Names of the limits that have nearly as many keys as they may have.
-    pub nearly_full: Vec<String>,
+    /// What it has found out about the edit.
+    pub findings: PolicyFindings,
     /// The store, or `None` if the sidecar is not connected or has not reported on it.
     pub store: Option<StoreReport>,
     /// Ports of the applications that it has not reached for a minute although requests came.
     pub unreachable: Vec<u16>,
-    /// Whether gateways have asked about a descriptor that the edit counts.
-    pub asked: bool,
 }
 
 impl Reported {
     /// Nothing, because the sidecar is not connected.
     pub(super) const NOTHING: Self = Self {
         confirmation: Confirmation::NotConnected,
-        untrusted_proxy: None,
-        nearly_full: Vec::new(),
+        findings: PolicyFindings::NOTHING,
         store: None,
         unreachable: Vec::new(),
-        asked: false,
     };
 }
 
@@ -134,13 +128,9 @@ impl Session {
             ..Reported::NOTHING
         };
         match self.reports.policies.get(policy_uid) {
-            Some(PolicyReport::Applied { hash: applied, untrusted_proxy, nearly_full, asked })
-                if applied == hash =>
-            {
+            Some(PolicyReport::Applied { hash: applied, findings }) if applied == hash => {
                 reported.confirmation = Confirmation::Applied;
-                reported.untrusted_proxy.clone_from(untrusted_proxy);
-                reported.nearly_full.clone_from(nearly_full);
-                reported.asked = *asked;
+                reported.findings.clone_from(findings);
             }
             Some(PolicyReport::Nacked { hash: nacked, reason }) if nacked == hash => {
                 reported.confirmation = Confirmation::Nacked(reason.clone());
@@ -159,10 +149,12 @@ pub(super) fn sanitized(report: PolicyReport) -> PolicyReport {
         PolicyReport::Nacked { hash, reason } => {
             PolicyReport::Nacked { hash, reason: sanitized_reason(reason) }
         }
-        PolicyReport::Applied { hash, untrusted_proxy, mut nearly_full, asked } => {
-            nearly_full.retain(|name| name.len() <= MAX_LIMIT_NAME);
-            nearly_full.truncate(MAX_LIMITS);
-            PolicyReport::Applied { hash, untrusted_proxy, nearly_full, asked }
+        PolicyReport::Applied { hash, mut findings } => {
+            for names in [&mut findings.nearly_full, &mut findings.unclear_keys] {
+                names.retain(|name| name.len() <= MAX_LIMIT_NAME);
+                names.truncate(MAX_LIMITS);
+            }
+            PolicyReport::Applied { hash, findings }
         }
     }
 }

@@ -83,12 +83,10 @@ pub async fn dereference(
     let counted =
         |(((pod, facts), addresses), reported): (((Arc<Pod>, _), Option<_>), Reported)| CountedPod {
             confirmation: reported.confirmation,
-            untrusted_proxy: reported.untrusted_proxy,
-            nearly_full: reported.nearly_full,
+            findings: reported.findings,
             store: reported.store,
             unreachable: reported.unreachable,
             is_service: false,
-            asked: reported.asked,
             pod,
             facts,
             addresses: addresses.unwrap_or_default(),

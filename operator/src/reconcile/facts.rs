@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sluice_config::message::{StoreReport, UntrustedProxy};
+use sluice_config::message::{PolicyFindings, StoreReport};
 use sluice_config::policy::Mode;
 use sluice_config::{CompiledPolicy, PolicyHash};
 use sluice_crds::Violation;
@@ -100,18 +100,14 @@ pub struct CountedPod {
     pub addresses: Arc<[IpAddr]>,
     /// The last report of its sidecar about the policy.
     pub confirmation: Confirmation,
-    /// The proxy through which most of its requests arrive, if the policy does not trust it.
-    pub untrusted_proxy: Option<UntrustedProxy>,
-    /// Names of the limits with nearly as many keys as they may have, as its sidecar reports them.
-    pub nearly_full: Vec<String>,
+    /// What its sidecar has found out about the policy.
+    pub findings: PolicyFindings,
     /// The last report of its sidecar about the store, or `None` if the sidecar is not connected.
     pub store: Option<StoreReport>,
     /// Ports of its applications that its sidecar has not reached for a minute although requests came.
     pub unreachable: Vec<u16>,
     /// Whether it is one of the service's, and not of the policy's namespace.
     pub is_service: bool,
-    /// Whether gateways have asked it about the policy.
-    pub asked: bool,
 }
 
 /// The objects in the cluster that a policy refers to.

@@ -3,7 +3,7 @@
 //!
 //! - [`observed`]: everything that the status is computed from.
 //! - `accepted`, `resolved_refs`, `programmed`, `captured`, `client_address`, `store_healthy`, `ready`: one condition each.
-//! - `nearly_full`: limits with nearly as many keys as they may have, for the message of `ready`.
+//! - `limits`: limits with nearly as many keys as they may have, or with keys that are not clear, for the message of `ready`.
 //! - `unreachable`: applications that their sidecars do not reach, for the same message and for events.
 //! - `finding`: the result of one condition, and how it becomes part of the status.
 //! - `mend`: commands that a message shows.
@@ -23,7 +23,7 @@ use accepted::accepted;
 use captured::captured;
 use client_address::client_address;
 use finding::condition;
-use nearly_full::nearly_full;
+use limits::{nearly_full, unclear_keys};
 use observed::Observed;
 use programmed::programmed;
 use ready::ready;
@@ -37,8 +37,8 @@ mod client_address;
 mod finding;
 #[cfg(test)]
 mod fixtures;
+mod limits;
 mod mend;
-mod nearly_full;
 pub mod observed;
 mod programmed;
 mod ready;
@@ -65,7 +65,8 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus
         (types::CAPTURED, &captured),
     ];
     let notes =
-        [kept(observed), unreachable(&observed.facts.pods), nearly_full(observed)].into_iter().flatten();
+        [kept(observed), unreachable(&observed.facts.pods), nearly_full(observed), unclear_keys(observed)];
+    let notes = notes.into_iter().flatten();
     let ready = ready(observed.outcome, &required, &store_healthy, notes);
     let pods = match observed.outcome {
         Outcome::Published { .. } if !programmed.is_kept => Some(count(observed.facts)),

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::checks::json::{list, object, objects};
+use crate::checks::json::{list, named, object, objects};
 
 /// A check: limits that it names with the keys of clients, or a request. All its limits admit it, or none is charged.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
@@ -73,8 +73,8 @@ pub(crate) struct RequestBody {
     pub(crate) method: Option<String>,
     /// The target: a URL such as `https://shop.example/orders?page=2`, or a path.
     pub(crate) url: String,
-    /// The headers. Names are not case-sensitive.
-    #[serde(default)]
+    /// The headers. Names are not case-sensitive. `content-length` is the length of the body, where a cost is.
+    #[serde(default, deserialize_with = "named")]
     pub(crate) headers: BTreeMap<String, HeaderBody>,
     /// Address of the peer that has sent the request. Default: 127.0.0.1. Whether a header names the client instead is up to the policy.
     pub(crate) client_address: Option<IpAddr>,

@@ -1,5 +1,6 @@
 //! JSON that is read with bounds: objects that are objects, and arrays that end.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -63,6 +64,37 @@ where
     T: Deserialize<'de>,
 {
     Ok(Option::<List<T, MAX>>::deserialize(deserializer)?.map(|list| list.0))
+}
+
+/// Reads an object with any names, each of which is there once, in whatever case.
+pub(super) fn named<'de, D, T>(deserializer: D) -> Result<BTreeMap<String, T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct Entries<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
+        type Value = BTreeMap<String, T>;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+            let mut map = BTreeMap::new();
+            while let Some((name, value)) = entries.next_entry::<String, T>()? {
+                let name = name.to_ascii_lowercase();
+                if map.contains_key(&name) {
+                    return Err(A::Error::custom(format_args!(
+                        "duplicate field `{name}`: write a header that is repeated as an array of its values"
+                    )));
+                }
+                map.insert(name, value);
+            }
+            Ok(map)
+        }
+    }
+    deserializer.deserialize_map(Entries(PhantomData))
 }
 
 /// Reads an optional array of objects.

@@ -2,9 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use http::header::HOST;
+use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::uri::Scheme;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
-use sluice_config::RequestAttributes;
+use sluice_config::prepared::charge::integer;
+use sluice_config::request::is_authority;
+use sluice_config::{RequestAttributes, path};
 
 use crate::checks::body::{HeaderBody, RequestBody};
 use crate::checks::problem::Problem;
@@ -18,6 +21,7 @@ pub(super) struct ReadRequest {
     uri: Uri,
     headers: HeaderMap,
     peer: IpAddr,
+    body_bytes: Option<u64>,
 }
 
 impl ReadRequest {
@@ -27,14 +31,9 @@ impl ReadRequest {
         let method = body.method.as_deref().unwrap_or("GET");
         let method = Method::from_bytes(method.as_bytes())
             .map_err(|_| wrong("method", "this is no method of HTTP"))?;
-        let uri: Uri = body
-            .url
-            .parse()
-            .ok()
-            .filter(|uri: &Uri| uri.authority().is_some() || uri.path().starts_with('/'))
-            .ok_or_else(|| {
-                wrong("url", "this is neither a URL such as https://shop.example/orders nor a path")
-            })?;
+        let uri: Uri = body.url.parse().ok().filter(names_resource).ok_or_else(|| {
+            wrong("url", "this is neither a URL such as https://shop.example/orders nor a path")
+        })?;
         let mut headers = HeaderMap::new();
         for (name, values) in &body.headers {
             let field = format!("headers/{}", name.replace('~', "~0").replace('/', "~1"));
@@ -54,14 +53,49 @@ impl ReadRequest {
                 headers.append(parsed.clone(), value);
             }
         }
+        if path::is_too_long(uri.path()) {
+            return Err(wrong("url", "no sidecar forwards a request with such a long path"));
+        }
+        let mut hosts = headers.get_all(HOST).iter();
+        let is_host = |host: &HeaderValue| host.to_str().is_ok_and(is_authority);
+        if !hosts.next().is_none_or(is_host) || hosts.next().is_some() {
+            return Err(wrong("headers/host", "a request has one valid host"));
+        }
+        let body_bytes = body_bytes(&headers)
+            .ok_or_else(|| wrong("headers/content-length", "this is no length of a body"))?;
         if let (Some(authority), false) = (uri.authority(), headers.contains_key(HOST)) {
             headers.extend(HeaderValue::from_str(authority.as_str()).ok().map(|host| (HOST, host)));
         }
         let peer = body.client_address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        Ok(Self { method, uri, headers, peer })
+        Ok(Self { method, uri, headers, peer, body_bytes })
     }
 
     pub(super) fn attributes(&self) -> RequestAttributes<'_> {
-        RequestAttributes::new(&self.method, &self.uri, &self.headers, self.peer)
+        let mut attributes = RequestAttributes::new(&self.method, &self.uri, &self.headers, self.peer);
+        attributes.body_bytes = self.body_bytes;
+        attributes
+    }
+}
+
+/// Reports whether a target is a URL of HTTP or a path.
+fn names_resource(uri: &Uri) -> bool {
+    match (uri.scheme(), uri.authority()) {
+        (Some(scheme), Some(authority)) => {
+            (*scheme == Scheme::HTTP || *scheme == Scheme::HTTPS) && !authority.as_str().contains('@')
+        }
+        (None, None) => uri.path().starts_with('/'),
+        // `orders` alone is an authority.
+        (Some(_), None) | (None, Some(_)) => false,
+    }
+}
+
+/// Returns the length of the body that the headers say, as a sidecar reads them: 0 without one, and `None` inside for one of unknown
+/// length. `None` if they say none that is valid.
+fn body_bytes(headers: &HeaderMap) -> Option<Option<u64>> {
+    match (headers.contains_key(TRANSFER_ENCODING), headers.contains_key(CONTENT_LENGTH)) {
+        (false, false) => Some(Some(0)),
+        (true, false) => Some(None),
+        (false, true) => integer(headers, &CONTENT_LENGTH).map(Some),
+        (true, true) => None,
     }
 }

@@ -179,6 +179,7 @@ pub fn compile(
             store: DEFAULT_STORE.to_owned(),
             ambiguous_paths: AmbiguousPaths::Match,
             client_address: None,
+            habits: Vec::new(),
             status_headers: None,
             jwt: Vec::new(),
             limits,

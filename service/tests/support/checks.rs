@@ -83,6 +83,18 @@ spec:
 ---
 apiVersion: sluice.dev/v1alpha1
 kind: RateLimitPolicy
+metadata: {name: uploads, namespace: shop}
+spec:
+  enforcedBy: [Service]
+  limits:
+  - name: bytes
+    matches: [{path: {exact: /upload}}]
+    rates: [{requests: 1000, per: 1h}]
+    algorithm: {fixedWindow: {}}
+    cost: {request: {bodyBytes: {}}}
+---
+apiVersion: sluice.dev/v1alpha1
+kind: RateLimitPolicy
 metadata: {name: single, namespace: other}
 spec:
   enforcedBy: [Service]

@@ -4,6 +4,7 @@
 pub(crate) const HEADER: usize = 9;
 pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RST_STREAM: u8 = 3;
 pub(crate) const CONTINUATION: u8 = 9;
 /// The flag of the frame that ends a header block.
 pub(crate) const END_HEADERS: u8 = 4;
@@ -47,7 +48,12 @@ impl Frames {
     }
 
     /// Reads the next bytes, and calls `each` for each header of a frame that ends in them.
-    pub(crate) fn read(&mut self, mut bytes: &[u8], mut each: impl FnMut(FrameHeader)) {
+    pub(crate) fn read(&mut self, bytes: &[u8], mut each: impl FnMut(FrameHeader)) {
+        self.read_with(bytes, |header, _| each(header));
+    }
+
+    /// Reads the next bytes, and calls `each` for each header of a frame that ends in them, with the bytes behind it.
+    pub(crate) fn read_with(&mut self, mut bytes: &[u8], mut each: impl FnMut(FrameHeader, &[u8])) {
         while !bytes.is_empty() {
             if self.payload > 0 {
                 let step = usize::try_from(self.payload).unwrap_or(usize::MAX).min(bytes.len());
@@ -63,7 +69,7 @@ impl Frames {
                 self.length = 0;
                 let header = FrameHeader::parse(self.header);
                 self.payload = u64::from(header.length);
-                each(header);
+                each(header, bytes);
             }
         }
     }

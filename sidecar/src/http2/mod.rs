@@ -3,7 +3,7 @@
 //! - [`receive`]: a stream's bytes as a body. [`send`]: a body as a stream's bytes.
 //! - [`interim`]: informational responses, on their way to the client.
 //! - [`frames`]: the frames of a connection, before h2 reads them. [`header_blocks`]: header blocks that h2 would cut in silence.
-//! - [`joined_writes`]: frames of several streams in one system call.
+//! - [`joined_writes`]: frames of several streams in one system call. [`malformed_streams`]: streams that h2 resets by itself.
 //! - [`stalled`]: the streams whose receiver does not read.
 //!
 //! Flow control of one stream touches no other (RFC 9113, 5.2): the window of a connection covers the windows of all its streams.
@@ -12,6 +12,7 @@ pub(crate) mod frames;
 pub(crate) mod header_blocks;
 pub(crate) mod interim;
 pub(crate) mod joined_writes;
+pub(crate) mod malformed_streams;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod stalled;

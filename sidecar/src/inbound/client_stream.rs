@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::http2::header_blocks::LongBlocks;
+use crate::http2::malformed_streams::MalformedStreams;
 use crate::inbound::control_frames::ControlFrames;
 use crate::inbound::framing::{AmbiguityMark, FramingWatcher};
 use crate::inbound::head_timeout::HeadInProgress;
@@ -30,6 +31,8 @@ pub(crate) struct ClientStream {
     watch: Watch,
     activity: Arc<Activity>,
     budget: ReadBudget,
+    /// `None` for HTTP/1.
+    resets: Option<MalformedStreams>,
 }
 
 /// Observes the bytes of a connection.
@@ -81,7 +84,12 @@ impl ClientStream {
             Protocol::Http1 => ReadBudget::http1(),
             Protocol::Http2 => ReadBudget::http2(),
         };
-        Ok(Self { stream, first_bytes, watch, activity, budget })
+        Ok(Self { stream, first_bytes, watch, activity, budget, resets: None })
+    }
+
+    /// Calls a function for each stream of HTTP/2 that is reset because the request is malformed. h2 tells nobody else.
+    pub(crate) fn watch_resets(&mut self, note: Box<dyn Fn() + Send>) {
+        self.resets = Some(MalformedStreams::new(note));
     }
 
     /// Returns the mark of ambiguous requests, which changes while the stream is read.
@@ -94,10 +102,17 @@ impl ClientStream {
         self.watch.control_frames.as_ref().map(ControlFrames::long_blocks).unwrap_or_default()
     }
 
-    fn written(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn written(
+        &mut self,
+        slices: &[io::IoSlice<'_>],
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         match &written {
             Poll::Pending => self.activity.write_blocked(),
             Poll::Ready(Ok(bytes)) => {
+                if let Some(resets) = &mut self.resets {
+                    resets.sent(slices, *bytes);
+                }
                 self.activity.sent(*bytes);
                 self.budget.written();
                 if let Some(control_frames) = &mut self.watch.control_frames {
@@ -154,7 +169,7 @@ impl AsyncWrite for ClientStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(cx, bytes);
-        this.written(written)
+        this.written(&[io::IoSlice::new(bytes)], written)
     }
 
     fn poll_write_vectored(
@@ -164,7 +179,7 @@ impl AsyncWrite for ClientStream {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = socket::poll_write_slices(&mut this.stream, cx, slices);
-        this.written(written)
+        this.written(slices, written)
     }
 
     fn is_write_vectored(&self) -> bool {

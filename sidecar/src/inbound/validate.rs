@@ -5,16 +5,10 @@ use http::header::{COOKIE, HOST, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use sluice_config::path;
-use sluice_config::request::host_of;
+use sluice_config::request::{host_of, is_authority};
 use sluice_engine::Refused;
 
 use crate::inbound::protocol::Protocol;
-
-/// Longest path in bytes.
-const MAX_PATH: usize = 8192;
-/// Number of bytes that all readings of a path may have together. It bounds the time that limits take to compare a path in all
-/// its readings: the more ways there are to read a path, the shorter it has to be.
-const MAX_READINGS: usize = 64 << 10;
 
 /// The reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +93,36 @@ impl InvalidRequest {
     }
 }
 
+/// Reasons for which requests are refused before there is a request: those of the parser of HTTP/1, of a head that is too large, and of
+/// the streams of HTTP/2 that h2 resets because they are malformed.
+pub(crate) const UNPARSED: [&str; 8] =
+    ["method", "target", "version", "header", "length", "coding", HEAD_SIZE, MALFORMED];
+/// The head of a request is too large.
+pub(crate) const HEAD_SIZE: &str = "head_size";
+/// A request is malformed in another way.
+pub(crate) const MALFORMED: &str = "malformed";
+
+/// Returns the reason for which the parser of HTTP/1 has refused a request, if it has. hyper answers such a request by itself, with a
+/// status and without a body.
+pub(crate) fn refused_by_parser(error: &hyper::Error) -> Option<&'static str> {
+    if !error.is_parse() {
+        return None;
+    }
+    // hyper tells kinds of errors apart only in words.
+    let text = error.to_string();
+    let words = [
+        ("too l", HEAD_SIZE),
+        ("method", "method"),
+        ("URI", "target"),
+        ("version", "version"),
+        ("content-length", "length"),
+        ("transfer-encoding", "coding"),
+        ("header", "header"),
+    ];
+    let found = words.into_iter().find(|(word, _)| text.contains(word));
+    Some(found.map_or(MALFORMED, |(_, reason)| reason))
+}
+
 /// Checks a request, and rewrites an absolute target to the origin form that applications expect.
 /// `is_ambiguous` comes from the framing of the connection, which the parsed request no longer shows.
 pub(crate) fn validate<B>(
@@ -112,8 +136,7 @@ pub(crate) fn validate<B>(
     if request.method() == Method::CONNECT {
         return Err(InvalidRequest::Connect);
     }
-    let target = request.uri().path();
-    if target.len() > MAX_PATH || path::bytes_of_readings(target) > MAX_READINGS {
+    if path::is_too_long(request.uri().path()) {
         return Err(InvalidRequest::LongPath);
     }
     if protocol == Protocol::Http2 {
@@ -164,10 +187,7 @@ fn has_one_host<B>(request: &Request<B>) -> bool {
 /// Reports whether this is an authority, or empty, as RFC 9112 (3.2) allows for a target without an
 /// authority.
 fn is_valid_host(host: &HeaderValue) -> bool {
-    host.is_empty()
-        || host
-            .to_str()
-            .is_ok_and(|host| host.parse::<Authority>().is_ok_and(|host| !host.as_str().contains('@')))
+    host.is_empty() || host.to_str().is_ok_and(is_authority)
 }
 
 /// Reports whether the scheme of a target, if it has one, is that of HTTP.

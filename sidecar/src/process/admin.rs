@@ -28,6 +28,7 @@ use crate::metrics::ended::EndedStreams;
 use crate::metrics::registry::Metrics;
 use crate::process::serve::http1;
 use crate::socket;
+use crate::upstream::hop_by_hop::strip_request;
 use sluice_host::drain::{self, DrainWatch};
 
 /// Maximum number of connections: more than kubelet and several Prometheus servers use.
@@ -190,8 +191,9 @@ impl Admin {
 }
 
 /// Makes a request what the proxy makes of it, for a question about it.
-fn validated(request: &mut Request<Empty<Bytes>>) -> Result<(), &'static str> {
-    validate(request, Protocol::Http1, false).map_err(InvalidRequest::detail)
+fn validated(request: &mut Request<Empty<Bytes>>) -> Result<Option<Box<HeaderMap>>, &'static str> {
+    validate(request, Protocol::Http1, false).map_err(InvalidRequest::detail)?;
+    Ok(strip_request(request, "localhost"))
 }
 
 fn method_not_allowed(allowed: &'static str) -> Page {

@@ -22,6 +22,7 @@ use crate::inbound::head_timeout::HeadTimeouts;
 use crate::inbound::protocol::{self, Detected, Protocol};
 use crate::inbound::table::activity::Stage;
 use crate::inbound::table::exchange::{Exchange, WatchedBody};
+use crate::inbound::validate::{MALFORMED, refused_by_parser};
 use crate::process::serve::handler::Handler;
 use crate::proxy::Proxy;
 use crate::proxy::connection::{Connection, ConnectionPermit};
@@ -65,12 +66,16 @@ pub(super) async fn serve(
     if protocol == Protocol::Http2 {
         activity.set_stage(Stage::Http2);
     }
-    let Ok(stream) = ClientStream::new(stream, first_bytes, protocol, activity.clone()) else { return };
+    let Ok(mut stream) = ClientStream::new(stream, first_bytes, protocol, activity.clone()) else { return };
     let Some(connection) = Connection::new(peer, proxied, protocol, stream.ambiguity(), permit) else {
         return;
     };
-    let metrics = proxy.metrics.clone();
-    let handler = Handler { proxy, connection };
+    if protocol == Protocol::Http2 {
+        let proxy = proxy.clone();
+        let note = move || proxy.note_refused(peer, MALFORMED, &"h2 resets its stream as malformed");
+        stream.watch_resets(Box::new(note));
+    }
+    let handler = Handler { proxy: proxy.clone(), connection };
     let ended = match protocol {
         Protocol::Http1 => {
             let handler = Arc::new(handler);
@@ -94,8 +99,15 @@ pub(super) async fn serve(
     };
     match ended {
         Ok(None) => {}
-        Ok(Some(reason)) => metrics.ended_connection(reason),
-        Err(error) => tracing::debug!(%peer, %error, "a client connection failed"),
+        Ok(Some(reason)) => proxy.metrics.ended_connection(reason),
+        Err(error) => {
+            if let ConnectionError::Http1(error) = &error
+                && let Some(reason) = refused_by_parser(error)
+            {
+                proxy.note_refused(peer, reason, error);
+            }
+            tracing::debug!(%peer, %error, "a client connection failed");
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONNECTION, EXPECT, HOST, UPGRADE};
+use http::header::{CONNECTION, HOST, UPGRADE};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
 use hyper::body::{Body as _, Incoming};
@@ -126,7 +126,7 @@ impl Client<'_> {
     }
 }
 
-/// Forwards an HTTP/1 request of a client. If the connection changes its protocol, the result of `keep` is
+/// Forwards an HTTP/1 request of a client, whose head is [that of the application](hop_by_hop::strip_request) already. If the connection changes its protocol, the result of `keep` is
 /// dropped when the connection ends.
 pub(crate) async fn over_http1<K: Keep>(
     pool: &Arc<Pool<RequestBody>>,
@@ -135,36 +135,23 @@ pub(crate) async fn over_http1<K: Keep>(
     broken: Option<BrokenMark>,
     keep: impl FnOnce() -> K,
 ) -> Forwarded {
-    let upgrade = hop_by_hop::upgrade(request.headers());
-    let upgraded = upgrade.as_ref().map(|_| hyper::upgrade::on(&mut request));
+    let upgraded = request.headers().contains_key(UPGRADE).then(|| hyper::upgrade::on(&mut request));
     let (mut parts, body) = request.into_parts();
     let meter = parts.extensions.remove::<Arc<UploadMeter>>();
     let marks = parts.extensions.remove::<Marks>();
     parts.extensions.clear();
     parts.version = Version::HTTP_11;
     let headers = &mut parts.headers;
-    hop_by_hop::strip_request(headers);
     hop_by_hop::append_forwarded_for(headers, client.forwarded_for);
     marks.into_iter().for_each(|marks| marks.write(headers));
     if authenticates(headers) {
         client.pinned.pin();
     }
-    if !headers.contains_key(HOST)
-        && let Ok(host) = HeaderValue::from_str(pool.application.upstream().authority())
-    {
-        headers.insert(HOST, host);
-    }
-    if let Some(protocol) = upgrade {
-        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        headers.insert(UPGRADE, protocol);
-    }
     let (body, broken) = RequestBody::new(body, broken, meter, || client.waiting(false));
     let mut request = Request::from_parts(parts, body);
-    let expectation = Expectation::of(&mut request).filter(|_| !request.body().is_end_stream());
-    match &expectation {
-        Some(expectation) => request = request.map(|body| body.wanted(expectation.clone())),
-        // It is the client's, which has sent the body already.
-        None => drop(request.headers_mut().remove(EXPECT)),
+    let expectation = Expectation::of(&mut request);
+    if let Some(expectation) = &expectation {
+        request = request.map(|body| body.wanted(expectation.clone()));
     }
     let (mut response, mut connection) = exchange(pool, request, client.pinned, broken.as_ref()).await?;
     *response.version_mut() = Version::HTTP_11;
@@ -298,7 +285,7 @@ async fn finish(application: &mut TokioIo<Upgraded>, time: Duration) {
     }
 }
 
-/// Forwards an HTTP/2 request of a client.
+/// Forwards an HTTP/2 request of a client, whose target is [complete](complete_target).
 pub(crate) async fn over_http2(
     application: &Application,
     connection: &DedicatedConnection,
@@ -310,7 +297,6 @@ pub(crate) async fn over_http2(
     let meter = parts.extensions.remove::<Arc<UploadMeter>>();
     let marks = parts.extensions.remove::<Marks>();
     parts.extensions.clear();
-    parts.uri = absolute(&parts.uri, parts.headers.get(HOST), application.upstream());
     hop_by_hop::append_forwarded_for(&mut parts.headers, client.forwarded_for);
     marks.into_iter().for_each(|marks| marks.write(&mut parts.headers));
     let is_grpc = is_grpc(&parts.method, &parts.headers);
@@ -345,11 +331,14 @@ pub(crate) async fn over_http2(
     Err(ForwardError::Unprocessed)
 }
 
-/// Returns the target in the form of HTTP/2: with scheme and authority.
-fn absolute(uri: &Uri, host: Option<&HeaderValue>, upstream: &Upstream) -> Uri {
+/// Makes the target of a request that which the application receives over HTTP/2, before anything decides by it: with scheme and
+/// authority.
+pub(crate) fn complete_target<B>(request: &mut Request<B>, upstream: &Upstream) {
+    let uri = request.uri();
     if uri.authority().is_some() && uri.scheme().is_some() {
-        return uri.clone();
+        return;
     }
+    let host = request.headers().get(HOST);
     let mut parts = uri.clone().into_parts();
     parts.scheme = Some(Scheme::HTTP);
     if parts.authority.is_none() {
@@ -359,7 +348,9 @@ fn absolute(uri: &Uri, host: Option<&HeaderValue>, upstream: &Upstream) -> Uri {
     if parts.path_and_query.is_none() {
         parts.path_and_query = Some(PathAndQuery::from_static("/"));
     }
-    Uri::from_parts(parts).unwrap_or_else(|_| uri.clone())
+    if let Ok(uri) = Uri::from_parts(parts) {
+        *request.uri_mut() = uri;
+    }
 }
 
 #[cfg(test)]

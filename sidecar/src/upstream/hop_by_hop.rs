@@ -1,8 +1,14 @@
 //! Hop-by-hop headers, which concern one connection and not the message (RFC 9110, 7.6.1), and
 //! `X-Forwarded-For`, which records the peer of that connection.
 
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use http::{HeaderMap, HeaderValue, Request, StatusCode};
+use hyper::body::Body;
+use sluice_config::client_address::AddressHeader;
+
+use crate::upstream::expectation::is_expected;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -13,7 +19,7 @@ const PROTECTED: [HeaderName; 5] = [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, TE,
 
 /// Returns the value of `Upgrade` if a request may change its protocol. `None` for HTTP/2, which must not be
 /// tunneled.
-pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let protocol = headers.get(UPGRADE)?;
     let is_named = tokens(headers).any(|token| token.eq_ignore_ascii_case("upgrade"));
     // A tunnel of HTTP/2 would carry requests past the limits.
@@ -21,11 +27,19 @@ pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     (is_named && !is_http2).then(|| protocol.clone())
 }
 
-/// Removes the hop-by-hop headers of a request. The framing stays, because it is the same on both sides.
-pub(crate) fn strip_request(headers: &mut HeaderMap) {
+/// Makes the headers of a request of HTTP/1 those that the application receives, before anything decides by them: a client could
+/// choose the value of a header that is not forwarded, and be another client with each. The framing stays, because it is the same on
+/// both sides. `host` is that of a request without one.
+///
+/// Returns the headers in which proxies report addresses if they are removed: the client's address is read from them all the same.
+pub(crate) fn strip_request<B: Body>(request: &mut Request<B>, host: &str) -> Option<Box<HeaderMap>> {
+    let awaits_body = is_expected(request.headers()) && !request.body().is_end_stream();
+    let headers = request.headers_mut();
+    let upgrade = upgrade(headers);
     let trailers = headers.get_all(TE).iter().any(|value| {
         value.to_str().is_ok_and(|te| te.split(',').any(|t| t.trim().eq_ignore_ascii_case("trailers")))
     });
+    let reported = reported_addresses(headers);
     strip(headers);
     if headers.contains_key(TE) {
         headers.remove(TE);
@@ -33,6 +47,32 @@ pub(crate) fn strip_request(headers: &mut HeaderMap) {
             headers.insert(TE, HeaderValue::from_static("trailers"));
         }
     }
+    if let Some(protocol) = upgrade {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, protocol);
+    }
+    if !awaits_body {
+        // The client expects nothing, or has sent the body already.
+        headers.remove(EXPECT);
+    }
+    if !headers.contains_key(HOST)
+        && let Ok(host) = HeaderValue::from_str(host)
+    {
+        headers.insert(HOST, host);
+    }
+    reported
+}
+
+/// Returns the headers in which proxies report addresses if `Connection` names one.
+fn reported_addresses(headers: &HeaderMap) -> Option<Box<HeaderMap>> {
+    let names = AddressHeader::OF_REQUESTS.map(AddressHeader::name).into_iter().flatten();
+    let is_named = |name: &HeaderName| tokens(headers).any(|token| token.eq_ignore_ascii_case(name.as_str()));
+    if !headers.contains_key(CONNECTION) || !names.clone().any(|name| is_named(&name)) {
+        return None;
+    }
+    let values =
+        |name: HeaderName| headers.get_all(&name).iter().map(move |value| (name.clone(), value.clone()));
+    Some(Box::new(names.flat_map(values).collect()))
 }
 
 /// Removes the hop-by-hop headers of a response. A transfer coding overrides a `Content-Length` beside it
@@ -110,7 +150,7 @@ mod tests {
 
     #[test]
     fn hop_by_hop_headers_of_a_request_are_removed() {
-        let mut request = headers(&[
+        let request = headers(&[
             ("connection", "Keep-Alive, X-Mine, host, content-length"),
             ("keep-alive", "timeout=5"),
             ("x-mine", "1"),
@@ -119,9 +159,39 @@ mod tests {
             ("te", "gzip, trailers"),
             ("x-other", "2"),
         ]);
-        strip_request(&mut request);
+        let (request, reported) = stripped(request);
         assert_eq!(names(&request), ["content-length", "host", "te", "x-other"]);
-        assert_eq!(request[TE], "trailers");
+        assert_eq!((&request[TE], reported), (&HeaderValue::from_static("trailers"), None));
+    }
+
+    /// Returns the headers of a request without a body as they are forwarded, and those that report addresses, if they are removed.
+    fn stripped(headers: HeaderMap) -> (HeaderMap, Option<HeaderMap>) {
+        let mut request = Request::new(http_body_util::Empty::<bytes::Bytes>::new());
+        *request.headers_mut() = headers;
+        let reported = strip_request(&mut request, "127.0.0.1:80");
+        (request.headers().clone(), reported.map(|reported| *reported))
+    }
+
+    #[test]
+    fn addresses_that_a_client_has_removed_are_read_all_the_same() {
+        let sent = [("x-forwarded-for", "192.0.2.1"), ("forwarded", "for=192.0.2.2"), ("x-other", "1")];
+        for connection in ["X-Forwarded-For", "close, forwarded,x-other"] {
+            let (left, reported) = stripped(headers(&[&[("connection", connection)], &sent[..]].concat()));
+            assert_eq!(left.len(), if connection.contains("other") { 2 } else { 3 }, "{connection} {left:?}");
+            assert_eq!(reported, Some(headers(&sent[..2])), "{connection}");
+        }
+        let (_, reported) = stripped(headers(&[&[("connection", "x-other")], &sent[..]].concat()));
+        assert_eq!(reported, None);
+    }
+
+    #[test]
+    fn what_the_application_gets_in_place_of_a_header_is_there_for_limits() {
+        let upgrade = headers(&[("connection", "x, Upgrade"), ("upgrade", "websocket"), ("host", "a")]);
+        let expected = headers(&[("connection", "upgrade"), ("upgrade", "websocket"), ("host", "a")]);
+        assert_eq!(stripped(upgrade).0, expected);
+        assert_eq!(names(&stripped(headers(&[("upgrade", "websocket"), ("host", "a")])).0), ["host"]);
+        let (left, _) = stripped(headers(&[("expect", "100-continue")]));
+        assert_eq!(left, headers(&[("host", "127.0.0.1:80")]));
     }
 
     #[test]

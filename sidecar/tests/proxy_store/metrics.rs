@@ -96,14 +96,14 @@ async fn a_limit_with_too_many_keys_shows_in_metrics_and_in_the_report_of_its_po
             r#"sluice_key_overflow_total{policy_namespace="shop",policy="p",limit="few"}"#,
         )
     };
-    assert_eq!((overflow(), policy.nearly_full()), (0, vec![]));
+    assert_eq!((overflow(), policy.findings().nearly_full), (0, vec![]));
     let mut denied = 0;
     for client in 0..1500 {
         denied += u64::from(get(address, &format!("x-api-key: {client}\r\n")).await.status == 429);
     }
     // 64 partitions of 12 keys at most, each with an overflow counter of 5 requests.
     assert!(overflow() >= 1500 - 12 * 64 && denied >= overflow() - 5 * 64, "{} {denied}", overflow());
-    assert_eq!(policy.nearly_full(), ["few"]);
+    assert_eq!(policy.findings().nearly_full, ["few"]);
     let text = sidecar.metrics();
     let usage = text.lines().find(|line| line.starts_with("sluice_key_usage_ratio{")).unwrap();
     let share: f64 = usage.rsplit(' ').next().unwrap().parse().unwrap();

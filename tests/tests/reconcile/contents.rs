@@ -4,7 +4,7 @@ use base64::Engine as _;
 use hyper::StatusCode;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use serde_json::{Value, json};
-use sluice_config::message::PolicyReport;
+use sluice_config::message::{PolicyFindings, PolicyReport};
 use sluice_config::overrides::OverrideTable;
 use sluice_config::policy::BlobHash;
 use sluice_tests::components::Session;
@@ -50,12 +50,7 @@ async fn confirm_table(session: &mut Session) -> (String, OverrideTable) {
     let hash = policy["limits"][0]["kind"]["rates"]["overrides"].as_str().unwrap().to_owned();
     let (status, bytes) = session.fetch(&hash).await;
     assert_eq!((status, BlobHash::of(&bytes).to_string()), (StatusCode::OK, hash.clone()));
-    let report = PolicyReport::Applied {
-        hash: published.hash,
-        untrusted_proxy: None,
-        nearly_full: Vec::new(),
-        asked: false,
-    };
+    let report = PolicyReport::Applied { hash: published.hash, findings: PolicyFindings::NOTHING };
     session.report([(uid, report)], sluice_config::message::StoreReport::HEALTHY).await;
     (hash, OverrideTable::new(bytes.to_vec().into()).unwrap())
 }
@@ -212,12 +207,7 @@ async fn confirm_keys(session: &mut Session) -> String {
         }
     };
     let policy: Value = serde_json::from_str(published.policy.get()).unwrap();
-    let report = PolicyReport::Applied {
-        hash: published.hash,
-        untrusted_proxy: None,
-        nearly_full: Vec::new(),
-        asked: false,
-    };
+    let report = PolicyReport::Applied { hash: published.hash, findings: PolicyFindings::NOTHING };
     session.report([(uid, report)], sluice_config::message::StoreReport::HEALTHY).await;
     policy["jwt"][0]["verification"]["keys"]["jwks"].as_str().unwrap().to_owned()
 }

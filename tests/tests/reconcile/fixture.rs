@@ -8,7 +8,7 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 use sluice_config::PolicyHash;
-use sluice_config::message::{PolicyReport, StoreReport};
+use sluice_config::message::{PolicyFindings, PolicyReport, StoreReport};
 use sluice_tests::client::get;
 use sluice_tests::components::{ControlClient, Operator, Session};
 use sluice_tests::kubernetes::{ControlPlane, TestNamespace};
@@ -149,12 +149,8 @@ pub async fn confirm(session: &mut Session) -> PolicyHash {
             break policies;
         }
     };
-    let applied = |hash: &PolicyHash| PolicyReport::Applied {
-        hash: hash.clone(),
-        untrusted_proxy: None,
-        nearly_full: Vec::new(),
-        asked: false,
-    };
+    let applied =
+        |hash: &PolicyHash| PolicyReport::Applied { hash: hash.clone(), findings: PolicyFindings::NOTHING };
     let hash = policies.policies.values().next().expect("a policy").hash.clone();
     let reports = policies.policies.iter().map(|(uid, published)| (uid.clone(), applied(&published.hash)));
     session.report(reports, StoreReport::HEALTHY).await;

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, ResourceQuota};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
-use sluice_config::message::PolicyReport;
+use sluice_config::message::{PolicyFindings, PolicyReport};
 use sluice_crds::RateLimitPolicy;
 use sluice_tests::kubernetes::TestNamespace;
 use sluice_tests::wait::until;
@@ -43,12 +43,7 @@ async fn an_application_that_does_not_answer_is_told_and_the_policy_stays_ready(
     let hash = confirm(&mut session).await;
     namespace.wait_for("p", "Ready", "True Ready").await;
     let policy = namespace.api::<RateLimitPolicy>().get("p").await.unwrap().metadata.uid.unwrap();
-    let applied = || PolicyReport::Applied {
-        hash: hash.clone(),
-        untrusted_proxy: None,
-        nearly_full: Vec::new(),
-        asked: false,
-    };
+    let applied = || PolicyReport::Applied { hash: hash.clone(), findings: PolicyFindings::NOTHING };
     session.report_unreachable([(policy.clone(), applied())], &[8080]).await;
     let (status, message) =
         wait_for_message(&namespace, "Ready", "has accepted no connection on port 8080").await;

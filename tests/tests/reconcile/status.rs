@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use sluice_config::PolicyHash;
-use sluice_config::message::{PolicyReport, StoreReport};
+use sluice_config::message::{PolicyFindings, PolicyReport, StoreReport};
 
 use k8s_openapi::api::events::v1::Event;
 use kube::api::ListParams;
@@ -47,12 +47,7 @@ async fn reconcile_reports_pods_that_nack_disconnect_or_confirm_another_hash() {
     let (policies, _) = session.policies().await;
     let (uid, published) = policies.policies.into_iter().next().unwrap();
 
-    let other = PolicyReport::Applied {
-        hash: PolicyHash::of("another"),
-        untrusted_proxy: None,
-        nearly_full: Vec::new(),
-        asked: false,
-    };
+    let other = PolicyReport::Applied { hash: PolicyHash::of("another"), findings: PolicyFindings::NOTHING };
     session.report([(uid.clone(), other)], StoreReport::HEALTHY).await;
     namespace.wait_for("p", "Programmed", "False PodsUnconfirmed").await;
 
@@ -67,15 +62,7 @@ async fn reconcile_reports_pods_that_nack_disconnect_or_confirm_another_hash() {
 
     session
         .report(
-            [(
-                uid,
-                PolicyReport::Applied {
-                    hash: published.hash,
-                    untrusted_proxy: None,
-                    nearly_full: Vec::new(),
-                    asked: false,
-                },
-            )],
+            [(uid, PolicyReport::Applied { hash: published.hash, findings: PolicyFindings::NOTHING })],
             StoreReport::HEALTHY,
         )
         .await;

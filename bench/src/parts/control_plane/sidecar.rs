@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluice_config::PolicyHash;
-use sluice_config::message::{Policies, PolicyReport, StoreReport};
+use sluice_config::message::{Policies, PolicyFindings, PolicyReport, StoreReport};
 use sluice_tests::components::{ControlClient, Session};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -150,10 +150,7 @@ impl Sidecar {
 async fn report(session: &Session, hashes: &BTreeMap<String, PolicyHash>) {
     let applied = hashes.iter().map(|(uid, hash)| {
         let hash = hash.clone();
-        (
-            uid.clone(),
-            PolicyReport::Applied { hash, untrusted_proxy: None, nearly_full: Vec::new(), asked: false },
-        )
+        (uid.clone(), PolicyReport::Applied { hash, findings: PolicyFindings::NOTHING })
     });
     session.try_report(applied, StoreReport::HEALTHY).await;
 }

@@ -2,6 +2,7 @@ use crate::PreparedPolicy;
 
 mod cost;
 mod descriptors;
+mod identity;
 mod precedence;
 
 fn json(kind: &str) -> String {

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use sluice_config::message::VERSION;
+use sluice_config::message::{PolicyFindings, VERSION};
 
 use super::*;
 
@@ -76,12 +76,7 @@ fn a_policy_is_not_reported_before_it_was_tried() {
     policies.activate(check_fit);
     assert_eq!(
         policies.report()["a"],
-        PolicyReport::Applied {
-            hash: PolicyHash::of(&json("a", 1)),
-            untrusted_proxy: None,
-            nearly_full: Vec::new(),
-            asked: false,
-        }
+        PolicyReport::Applied { hash: PolicyHash::of(&json("a", 1)), findings: PolicyFindings::NOTHING }
     );
 }
 

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use sluice_config::message::{PolicyReport, PublishedPolicy, Report, StoreReport};
+use sluice_config::message::{PolicyFindings, PolicyReport, PublishedPolicy, Report, StoreReport};
 use sluice_config::{CompiledPolicy, PolicyHash};
 
 use super::*;
@@ -35,12 +35,7 @@ fn applied(hash: &PolicyHash) -> Report {
         version: 1,
         policies: [(
             "1".into(),
-            PolicyReport::Applied {
-                hash: hash.clone(),
-                untrusted_proxy: None,
-                nearly_full: Vec::new(),
-                asked: false,
-            },
+            PolicyReport::Applied { hash: hash.clone(), findings: PolicyFindings::NOTHING },
         )]
         .into(),
         stores: [(DEFAULT_STORE.into(), StoreReport::HEALTHY)].into(),

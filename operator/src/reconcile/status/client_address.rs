@@ -20,7 +20,8 @@ use crate::reconcile::facts::Outcome;
 mod tests;
 
 /// Results that the reports of sidecars can have.
-const REPORTED: [(&str, &str); 2] = [("True", reasons::KNOWN), ("False", reasons::UNTRUSTED_PROXY)];
+const REPORTED: [(&str, &str); 3] =
+    [("True", reasons::KNOWN), ("False", reasons::UNTRUSTED_PROXY), ("False", reasons::UNREADABLE_ADDRESS)];
 
 /// Returns the condition, or `None` if no limit depends on the client's address.
 pub(super) fn client_address(observed: &Observed<'_>) -> Option<Finding> {
@@ -44,8 +45,16 @@ fn by_reports(observed: &Observed<'_>, policy: &CompiledPolicy) -> Finding {
         let message = "No sidecar has reported on this version of the policy yet.";
         return Finding::new("Unknown", reasons::NO_REPORTS, message);
     }
-    let proxies: Vec<_> = pods.iter().filter_map(|pod| pod.untrusted_proxy.as_ref()).collect();
+    let proxies: Vec<_> = pods.iter().filter_map(|pod| pod.findings.untrusted_proxy.as_ref()).collect();
+    let unreadable = pods.iter().filter(|pod| pod.findings.unreadable_addresses).count();
     let Some(first) = proxies.first() else {
+        if unreadable > 0 {
+            return Finding::new(
+                "False",
+                reasons::UNREADABLE_ADDRESS,
+                unreadable_message(unreadable, reported),
+            );
+        }
         let message = "Requests arrive from clients or through trusted proxies.";
         return Finding::new("True", reasons::KNOWN, message);
     };
@@ -64,6 +73,13 @@ fn by_reports(observed: &Observed<'_>, policy: &CompiledPolicy) -> Finding {
         mend(observed, policy, first.header, &peers)
     );
     Finding::new("False", reasons::UNTRUSTED_PROXY, message)
+}
+
+fn unreadable_message(unreadable: usize, reported: usize) -> String {
+    format!(
+        "{} requests for which a trusted proxy reports something else than an address, such as `unknown`, so limits by clientIP count          them for that proxy. Let the proxy append the address of its peer. sluice_unreadable_addresses_total counts them.",
+        part_of(unreadable, reported, "pod", "receives", "receive")
+    )
 }
 
 /// Returns the command that adds these peers to the trusted proxies.

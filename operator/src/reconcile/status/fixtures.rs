@@ -4,6 +4,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use sluice_config::message::PolicyFindings;
 use sluice_config::policy::Mode;
 use sluice_config::{ADMIN_PORT, PolicyHash};
 use sluice_crds::policy::EnforcedBy;
@@ -25,7 +26,6 @@ static KEY: LazyLock<PolicyKey> = LazyLock::new(|| PolicyKey::new("shop", "p"));
 pub(super) fn pod(name: &str) -> CountedPod {
     CountedPod {
         is_service: false,
-        asked: false,
         pod: Arc::new(Pod {
             uid: name.into(),
             namespace: "shop".into(),
@@ -47,8 +47,7 @@ pub(super) fn pod(name: &str) -> CountedPod {
         }),
         addresses: Arc::default(),
         confirmation: Confirmation::Applied,
-        untrusted_proxy: None,
-        nearly_full: Vec::new(),
+        findings: PolicyFindings::NOTHING,
         store: None,
         unreachable: Vec::new(),
     }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use sluice_config::client_address::AddressHeader;
-use sluice_config::message::{StoreFindings, StoreReport, UntrustedProxy};
+use sluice_config::message::{PolicyFindings, StoreFindings, StoreReport, UntrustedProxy};
 use sluice_crds::conditions::reasons;
 use sluice_crds::policy::EnforcedBy;
 
@@ -28,21 +28,22 @@ fn counters_lost(pod: CountedPod) -> CountedPod {
 
 fn behind_a_proxy(pod: CountedPod) -> CountedPod {
     let (peer, header) = ([192, 0, 2, 1].into(), AddressHeader::XForwardedFor);
-    CountedPod { untrusted_proxy: Some(UntrustedProxy { peer, header }), ..pod }
+    let untrusted_proxy = Some(UntrustedProxy { peer, header });
+    CountedPod { findings: PolicyFindings { untrusted_proxy, ..PolicyFindings::NOTHING }, ..pod }
 }
 
 /// Returns a pod of the service that gateways have asked.
 fn asked(pod: CountedPod) -> CountedPod {
-    CountedPod { is_service: true, asked: true, ..pod }
+    let findings = PolicyFindings { asked: true, ..PolicyFindings::NOTHING };
+    CountedPod { is_service: true, findings, ..pod }
 }
 
 /// Returns a pod as a leader finds it that its sidecar has not reached yet.
 fn connecting(pod: &CountedPod) -> CountedPod {
     CountedPod {
         confirmation: Confirmation::NotConnected,
-        untrusted_proxy: None,
+        findings: PolicyFindings::NOTHING,
         store: None,
-        asked: false,
         ..pod.clone()
     }
 }

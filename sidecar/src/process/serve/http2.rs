@@ -27,6 +27,7 @@ use crate::inbound::client_body::ClientBody;
 use crate::inbound::client_stream::ClientStream;
 use crate::inbound::table::activity::Activity;
 use crate::inbound::table::exchange::{Exchange, WatchedBody};
+use crate::inbound::validate::HEAD_SIZE;
 use crate::memory::BUDGET;
 use crate::metrics::ended::EndReason;
 use crate::process::serve::handler::Handler;
@@ -130,6 +131,8 @@ async fn answer(
     if head_size(&request) > MAX_BUFFER {
         let mut response = Response::new(());
         *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        let size = format_args!("it has more than {MAX_BUFFER} bytes").to_string();
+        handler.proxy.note_refused(handler.connection.peer, HEAD_SIZE, &size);
         let _ = respond.send_response(response, true);
         return;
     }

@@ -18,7 +18,7 @@ pub(super) fn asked(observed: &Observed<'_>, policy: &CompiledPolicy) -> Finding
         return asked_by_applications(observed, policy);
     }
     let domains = list(domains);
-    if observed.facts.service.iter().any(|pod| pod.asked) {
+    if observed.facts.service.iter().any(|pod| pod.findings.asked) {
         let message = format!(
             "The service is asked about this policy; which requests gateways ask about, by {domains}, is in their own configuration."
         );
@@ -35,7 +35,7 @@ pub(super) fn asked(observed: &Observed<'_>, policy: &CompiledPolicy) -> Finding
 
 /// Returns whether an application has asked: no limit of the policy is for gateways.
 fn asked_by_applications(observed: &Observed<'_>, policy: &CompiledPolicy) -> Finding {
-    if observed.facts.service.iter().any(|pod| pod.asked) {
+    if observed.facts.service.iter().any(|pod| pod.findings.asked) {
         let message =
             "Applications ask the service about this policy; which requests they ask about is up to them.";
         return Finding::new("True", reasons::CHECKS_ARRIVE, message.to_owned());

@@ -1,5 +1,5 @@
 use serde_json::json;
-use sluice_config::message::UntrustedProxy;
+use sluice_config::message::{PolicyFindings, UntrustedProxy};
 
 use super::*;
 use crate::reconcile::facts::{CountedPod, Facts};
@@ -8,7 +8,8 @@ use crate::reconcile::status::fixtures::{observed, pod as plain, published};
 fn pod(name: &str, proxy: Option<&str>) -> CountedPod {
     let proxy = proxy
         .map(|peer| UntrustedProxy { peer: peer.parse().unwrap(), header: AddressHeader::XForwardedFor });
-    CountedPod { untrusted_proxy: proxy, ..plain(name) }
+    let findings = PolicyFindings { untrusted_proxy: proxy, ..PolicyFindings::NOTHING };
+    CountedPod { findings, ..plain(name) }
 }
 
 /// Returns status, reason and message of the condition.
@@ -35,6 +36,18 @@ fn only_limits_by_address_have_the_condition() {
     assert_eq!(condition("clientIP", &[], vec![pod("a", None)]), Some(("True", "Known", known)));
     let (status, reason, _) = condition("clientIP", &[], vec![]).unwrap();
     assert_eq!((status, reason), ("Unknown", "NoReports"));
+}
+
+#[test]
+fn addresses_that_cannot_be_read_are_told() {
+    let findings = PolicyFindings { unreadable_addresses: true, ..PolicyFindings::NOTHING };
+    let pods = vec![CountedPod { findings, ..plain("a") }, pod("b", None)];
+    let (status, reason, message) = condition("clientIP", &["10.0.0.0/8"], pods).unwrap();
+    assert_eq!((status, reason), ("False", "UnreadableAddress"));
+    assert!(
+        message.starts_with("1 of 2 pods receives requests for which a trusted proxy reports something else"),
+        "{message}"
+    );
 }
 
 #[test]
