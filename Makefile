@@ -33,7 +33,7 @@ test: ## Run all tests that need no privileges (installs Redis and etcd, fetches
 	  $(CARGO) build $(BINARIES) && tests/run.py --workspace
 
 .PHONY: interop
-interop: ## Run the tests with programs that CI does not have: 28 frameworks and servers, Tomcat (Java and Maven), ratelimit, an OpenTelemetry collector and Envoy Gateway (Go, root)
+interop: ## Run the tests with programs that CI does not have: 30 frameworks and servers (Mono from Debian), Tomcat (Java and Maven), ratelimit, an OpenTelemetry collector and Envoy Gateway (Go, root)
 	tests/node/apt.sh interop
 	$(CARGO) build -p sluice && $(CARGO) test -p sluice-tests --test integration -- path_spellings:: --include-ignored
 	$(CARGO) test -p sluice-tests --test integration -- live_readings:: --include-ignored --test-threads=1

@@ -13,6 +13,10 @@ const FREE: usize = 512;
 /// Units for a comparison that a plain request would not need.
 const COMPARISON: usize = 16;
 
+/// Units for hashing an octet by SHA-256, and octets that are hashed at least.
+const HASHING: usize = 4;
+const BLOCK: usize = 64;
+
 /// Units for finding the values of a name.
 pub(crate) const LOOK_UP: usize = 16;
 
@@ -51,6 +55,18 @@ impl Effort {
             false => self.spend(COMPARISON + length),
         };
         note(if has_effort { length } else { 1 });
+        has_effort
+    }
+
+    /// Takes the effort of hashing a text, and reports whether there was enough. `is_first` tells whether a plain request would have such
+    /// a text too.
+    #[inline]
+    pub fn hash(&self, length: usize, is_first: bool) -> bool {
+        let has_effort = match is_first {
+            true => length <= FREE || self.spend(HASHING * (length - FREE)),
+            false => self.spend(COMPARISON + HASHING * (BLOCK + length)),
+        };
+        note(if has_effort { HASHING * (BLOCK + length) } else { 1 });
         has_effort
     }
 

@@ -332,3 +332,54 @@ fn a_tier_by_networks_is_warned_about_while_no_proxy_is_trusted() {
     assert!(found.iter().any(|warning| warning.contains(expected)), "{found:?}");
     assert!(found.iter().any(|warning| warning.contains("gets this tier")), "{found:?}");
 }
+
+#[test]
+fn a_pair_of_limits_that_leaves_a_gap_is_warned_about() {
+    let warned = |top: &str, first: &str, second: &str, third: &str| {
+        let anonymous = format!(
+            "{{name: anonymous, matches: [{second}], key: {{parts: [{{clientIP: {{}}}}]}}, rates: [{ONE}]}}"
+        );
+        let limits = format!("limits: [{{name: known, rates: [{ONE}], {first}}}, {anonymous}{third}]");
+        let loaded = load_one(top, &limits);
+        let found =
+            loaded.warnings.iter().map(ToString::to_string).find(|text| text.contains("leaves a gap"));
+        found.map(|text| text.split(": ").nth(1).unwrap_or_default().to_owned())
+    };
+    let bearer = "matches: [{headers: [{name: authorization, prefix: \"Bearer \"}]}]";
+    let absent = "{headers: [{name: Authorization, present: false}]}";
+    let at = Some("spec.limits[1].matches[0].headers[0]".to_owned());
+    assert_eq!(warned("mode: Enforce", bearer, absent, ""), at);
+    assert_eq!(
+        warned("mode: Enforce", bearer, "{headers: [{name: authorization, present: true, not: true}]}", ""),
+        at
+    );
+    let jwt = "jwt: [{name: main, trusted: true}]";
+    let claim = "key: {parts: [{jwtClaim: {jwt: main, claim: sub}}], onMissing: Skip}";
+    assert_eq!(warned(jwt, claim, absent, ""), at);
+    let cookie = "matches: [{cookies: [{name: s, regex: \"a.*\"}]}]";
+    assert_eq!(
+        warned("mode: Enforce", cookie, "{cookies: [{name: s, present: false}]}", ""),
+        Some("spec.limits[1].matches[0].cookies[0]".to_owned())
+    );
+    // Each request is counted by one of them.
+    let header = "key: {parts: [{header: {name: authorization}}], onMissing: Skip}";
+    assert_eq!(warned("mode: Enforce", header, absent, ""), None);
+    assert_eq!(warned(jwt, &claim.replace("Skip", "Shared"), absent, ""), None);
+    let opposite = "{headers: [{name: authorization, prefix: \"Bearer \", not: true}]}";
+    assert_eq!(warned("mode: Enforce", bearer, opposite, ""), None);
+    let all = format!(", {{name: all, rates: [{ONE}]}}");
+    assert_eq!(warned("mode: Enforce", bearer, absent, &all), None);
+}
+
+#[test]
+fn an_application_without_habits_is_warned_about() {
+    let warned = |application: &str| {
+        let loaded = load_one(
+            &format!("application: {application}"),
+            &format!("limits: [{{name: a, rates: [{ONE}]}}]"),
+        );
+        loaded.warnings.iter().any(|warning| warning.to_string().contains("spec.application: has no effect"))
+    };
+    assert!(warned("{}") && warned("{habits: []}"));
+    assert!(!warned("{product: AspNet}") && !warned("{habits: [HeaderUnderscoresAreHyphens]}"));
+}

@@ -128,6 +128,17 @@ POLICIES = {
             (limits(policy_rate("sluice_expression_errors_total")), "{{policy_namespace}}/{{policy}} {{limit}}"),
             unit="reqps",
         ),
+        graph(
+            "Keys that are not clear",
+            "Requests with a part of the key that is repeated, not valid, or under a spelling of its name that not all applications know. Below "
+            "them, by policy, those for which a trusted proxy reports no address.",
+            (limits(policy_rate("sluice_unclear_keys_total")), "{{policy_namespace}}/{{policy}} {{limit}}"),
+            (
+                f"sum by (policy_namespace, policy) ({policy_rate('sluice_unreadable_addresses_total')})",
+                "{{policy_namespace}}/{{policy}} address",
+            ),
+            unit="reqps",
+        ),
     ],
     "Concurrency and delays": [
         graph(

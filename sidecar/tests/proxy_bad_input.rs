@@ -81,7 +81,7 @@ async fn what_the_parser_refuses_is_counted_by_its_reason() {
         (head("POST / HTTP/1.0", "transfer-encoding: chunked\r\n"), 400, "coding"),
         (head(get, &format!("x: {}\r\n", "x".repeat(100_000))), 431, "head_size"),
         (head(get, &"x: y\r\n".repeat(101)), 431, "head_size"),
-        (head(&format!("GET /{} HTTP/1.1", "x".repeat(70_000)), ""), 414, "head_size"),
+        (head(&format!("GET /{} HTTP/1.1", "x".repeat(70_000)), ""), 431, "head_size"),
     ] {
         let (_, reason) = refused_for(&request, status).await;
         assert_eq!(reason, expected, "{request:.80}");

@@ -13,12 +13,34 @@ use sluice_tests::wait::until;
 /// Number of requests of one client that are admitted.
 const LIMIT: usize = 5;
 
-/// Returns a policy with these limits.
-fn policy(limits: &[Value]) -> Value {
-    json!({
+/// Returns a policy with these limits, for an application with these habits.
+fn policy(limits: &[Value], habits: &[&str]) -> Value {
+    let mut policy = json!({
         "apiVersion": "sluice.dev/v1alpha1", "kind": "RateLimitPolicy", "metadata": {"name": "readings"},
         "spec": {"limits": limits},
-    })
+    });
+    if !habits.is_empty() {
+        policy["spec"]["application"] = json!({"habits": habits});
+    }
+    policy
+}
+
+/// A spelling of a client, with the habit that an application needs to take it for that client.
+type Alias = (&'static str, &'static str, &'static str);
+
+/// Returns the habits of an application on a server, each with a spelling.
+fn habits(application: &str, server: &str) -> &'static [Alias] {
+    match (application, server) {
+        ("nginxargs" | "mono", _) => &[
+            ("QueryNamesIgnoreCase", "query", "Plan=free"),
+            ("CookieNamesIgnoreCase", "cookie", "Session=abc"),
+        ],
+        ("bottle" | "cherrypy", _)
+        | ("flask", "cheroot" | "uwsgi")
+        | ("django", "uwsgi")
+        | ("pyramid", "wsgiref") => &[("HeaderUnderscoresAreHyphens", "header", "X_Api_Key: valid")],
+        _ => &[],
+    }
 }
 
 /// Returns limits that name what handlers read.
@@ -51,10 +73,10 @@ struct Sidecar {
 }
 
 impl Sidecar {
-    async fn start(upstream: &str, limits: &[Value]) -> Self {
+    async fn start(upstream: &str, limits: &[Value], habits: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("policy.yaml");
-        std::fs::write(&file, policy(limits).to_string()).expect("a file");
+        std::fs::write(&file, policy(limits, habits).to_string()).expect("a file");
         let (address, admin) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
         let (upstream, file) = (format!("http://{upstream}"), file.display().to_string());
         let arguments =
@@ -126,7 +148,7 @@ async fn check(application: &str, server: &str) {
         list.map(|spelling| spelling.as_str().expect("a text").to_owned()).collect::<Vec<_>>()
     };
     let (mut evaded, mut table) = (BTreeSet::new(), String::new());
-    let sidecar = Sidecar::start(&upstream, &counting()).await;
+    let sidecar = Sidecar::start(&upstream, &counting(), &[]).await;
     for part in ["method", "path", "query", "cookie", "header"] {
         let responses: Vec<_> = stream::iter(all(part))
             .map(|spelling| async { (send(&sidecar.address, &request(part, &spelling)).await, spelling) })
@@ -158,24 +180,39 @@ async fn check(application: &str, server: &str) {
     }
 
     // One client, in all spellings. Those that nobody can tell apart are denied.
+    let aliases = habits(application, server);
+    let named: Vec<_> = aliases.iter().map(|(habit, ..)| *habit).collect();
     for (part, plain, source, field, value) in [
+        ("query", "plan=free", json!({"query": {"name": "plan"}}), "query", "free"),
         ("cookie", "session=abc", json!({"cookie": {"name": "session"}}), "cookie", "abc"),
         ("header", "X-Api-Key: valid", json!({"header": {"name": "X-Api-Key"}}), "key", "valid"),
     ] {
-        let sidecar = Sidecar::start(&upstream, &limiting(&source)).await;
-        let spellings = std::iter::repeat_n(plain.to_owned(), LIMIT).chain(all(part));
-        let mut served = 0;
-        for spelling in spellings {
-            let response = send(&sidecar.address, &request(part, &spelling)).await;
-            let is_client = seen(&response).is_some_and(|seen| seen[field] == value);
-            served += usize::from(is_client);
-            if is_client && served > LIMIT {
-                evaded.insert(format!("{part} {spelling:?} is another client"));
+        for habits in [&[][..], &named[..]].into_iter().take(1 + usize::from(!named.is_empty())) {
+            let sidecar = Sidecar::start(&upstream, &limiting(&source), habits).await;
+            let is_served = async |spelling: &str| {
+                let response = send(&sidecar.address, &request(part, spelling)).await;
+                seen(&response).is_some_and(|seen| seen[field] == value)
+            };
+            let mut served = 0;
+            for (habit, _, alias) in aliases.iter().filter(|(_, of, _)| *of == part) {
+                let is_client = is_served(alias).await;
+                served += usize::from(is_client);
+                if is_client != habits.contains(habit) {
+                    evaded.insert(format!("{alias:?} is served: {is_client}, with {habits:?}"));
+                }
             }
+            let spellings = std::iter::repeat_n(plain.to_owned(), LIMIT).chain(all(part));
+            for spelling in spellings {
+                let is_client = is_served(&spelling).await;
+                served += usize::from(is_client);
+                if is_client && served > LIMIT {
+                    evaded.insert(format!("{part} {spelling:?} is another client, with {habits:?}"));
+                }
+            }
+            table += &format!("| {name} {habits:?} | one client by {part} | | | {served} of {LIMIT} |\n");
+            // A connection that the application closes just then costs a request.
+            assert!(served > LIMIT / 2, "{name}: {served} requests are served");
         }
-        table += &format!("| {name} | one client by {part} | | | {served} of {LIMIT} |\n");
-        // A connection that the application closes just then costs a request.
-        assert!(served > LIMIT / 2, "{name}: {served} requests are served");
     }
     println!(
         "| application | part | spellings | read by a handler | as the value that is meant |\n|---|---|---|---|---|\n{table}"

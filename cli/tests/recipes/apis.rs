@@ -28,6 +28,16 @@ const APIS: [Api; 13] = [
             Requests("GET /search/issues HTTP/1.1\r\nhost: a\r\nauthorization: token a", Exactly(20)),
             Requests("GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 192.0.2.1", Exactly(60)),
             Requests("GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 192.0.2.2", Exactly(60)),
+            // An empty token is none.
+            Requests(
+                "GET / HTTP/1.1\r\nhost: a\r\nauthorization:\r\nx-forwarded-for: 192.0.2.7",
+                Exactly(60),
+            ),
+            // The application receives none.
+            Requests(
+                "GET / HTTP/1.1\r\nhost: a\r\nauthorization: token z\r\nx-forwarded-for: 192.0.2.8\r\nconnection: authorization",
+                Exactly(60),
+            ),
             Requests(
                 "GET / HTTP/1.1\r\nhost: a\r\nauthorization: token b\r\nx-plan: enterprise",
                 AtLeast(5500),
@@ -146,6 +156,11 @@ const APIS: [Api; 13] = [
         without: &[],
         requests: &[
             Requests("GET /2/tweets/search/recent?query=a HTTP/1.1\r\nhost: a\r\nx-app: a", Exactly(450)),
+            // An empty user is none.
+            Requests(
+                "GET /2/tweets/search/recent?query=a HTTP/1.1\r\nhost: a\r\nx-app: a\r\nx-user:",
+                Exactly(0),
+            ),
             Requests(
                 "GET /2/tweets/search/recent?query=a HTTP/1.1\r\nhost: a\r\nx-app: a\r\nx-user: b",
                 Exactly(300),

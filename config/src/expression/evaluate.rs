@@ -181,11 +181,32 @@ impl PreparedExpression {
         address: &mut impl FnMut() -> IpAddr,
         is_first: &mut bool,
     ) -> Evaluated<'a> {
+        self.of_reading(request, path, address, is_first, Doubt::IsError)
+    }
+
+    /// Returns the value as a part of a key, for one reading of the path. Only the first is one that a plain request has.
+    pub(crate) fn evaluate_key_reading<'a>(
+        &'a self,
+        request: &'a RequestAttributes<'_>,
+        path: &'a str,
+        address: &mut impl FnMut() -> IpAddr,
+        is_first: &mut bool,
+    ) -> Evaluated<'a> {
+        self.of_reading(request, path, address, is_first, Doubt::Normalizes)
+    }
+
+    fn of_reading<'a>(
+        &'a self,
+        request: &'a RequestAttributes<'_>,
+        path: &'a str,
+        address: &mut impl FnMut() -> IpAddr,
+        is_first: &mut bool,
+        doubt: Doubt,
+    ) -> Evaluated<'a> {
         let is_first = std::mem::take(is_first);
         if !is_first && !request.effort.compare(self.size) {
             return Err(EvaluationError::TooLong);
         }
-        let doubt = Doubt::IsError;
         Evaluation { expression: self, request, path, address, doubt, is_first }.value(&self.root)
     }
 

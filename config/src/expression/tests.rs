@@ -56,6 +56,10 @@ fn named_values_are_those_that_all_applications_see() {
     ];
     let get = |node| evaluate(node, "/p?q=a%20b&r=1&r=2&S=1", &headers);
     assert!(is_text(&get(header("a")), "1"));
+    // An empty header is there for some applications, and for others not. Its text is the same.
+    let empty = |node| evaluate(node, "/", &[("a", b"")]);
+    assert!(is_text(&empty(header("a")), ""));
+    assert_eq!(empty(Node::HasField(Field::Header("a".into()))), Err(EvaluationError::Unclear));
     assert_eq!(get(header("b")), Err(EvaluationError::Unclear));
     assert_eq!(get(header("c")), Err(EvaluationError::NotUtf8));
     assert!(is_text(&get(header("d")), ""));

@@ -290,13 +290,8 @@ impl KeySource {
         request: &RequestAttributes<'_>,
         path: &Readings<'_>,
         mut address: impl FnMut() -> IpAddr,
-        mut test: impl FnMut(&[u8]) -> bool,
+        mut passes: impl FnMut(&[u8]) -> bool,
     ) -> bool {
-        let mut is_first = true;
-        let mut passes = |text: &[u8]| {
-            let is_first = std::mem::take(&mut is_first);
-            !request.effort.read(text.len(), is_first) || test(text)
-        };
         match self {
             Self::Header(field) => request.header(field).any_reading(passes),
             Self::Cookie(name) => request.cookie(name).any_reading(passes),
@@ -309,7 +304,13 @@ impl KeySource {
                 path.any(|reading| templates.find(reading.text()).is_some_and(|value| passes(&value)))
             }
             Self::Expression { expression, .. } => {
-                let passes = |path| match expression.evaluate_key(request, path, &mut address) {
+                let mut is_first = true;
+                let passes = |path| match expression.evaluate_key_reading(
+                    request,
+                    path,
+                    &mut address,
+                    &mut is_first,
+                ) {
                     Ok(Value::Text(text)) => passes(text.as_bytes()),
                     Err(error) => matches!(error, EvaluationError::Unclear | EvaluationError::TooLong),
                     Ok(Value::Bool(_) | Value::Int(_)) => false,

@@ -121,19 +121,23 @@ impl Exceptions {
     ) -> Option<&PreparedPlan> {
         let overrides = self.overrides.as_ref()?;
         let has_bans = overrides.has_bans();
-        let mut clear = SmallVec::<[u8; 64]>::new();
+        let mut clear = None;
         let plan = key.read_client(request, path, &mut address, |client| {
-            if has_bans {
-                clear.extend_from_slice(client);
+            let is_read = request.effort.hash(client.len(), true);
+            if has_bans && is_read {
+                clear = Some(SmallVec::<[u8; 256]>::from_slice(client));
             }
-            overrides.find(client)
+            is_read.then(|| overrides.find(client)).flatten()
         });
         let plan = plan.flatten();
         if !has_bans || plan.is_some_and(PreparedPlan::is_ban) {
             return plan;
         }
         // A ban holds by any reading. A privilege is that of the client which is clear.
-        let is_banned = |client: &[u8]| *client != *clear && overrides.bans(client);
+        let is_banned = |client: &[u8]| {
+            let is_known = clear.as_deref() == Some(client);
+            !is_known && (!request.effort.hash(client.len(), false) || overrides.bans(client))
+        };
         if key.any_client(request, path, address, is_banned) { Some(&overrides.ban) } else { plan }
     }
 

@@ -17,6 +17,71 @@ pub(crate) fn warn<'a>(at: &Field<'a>, policy: &CompiledPolicy, limit_at: impl F
     warn_of_wide_trust(at, policy);
     warn_of_missing_rates(policy, &limit_at);
     warn_of_wide_exemptions(policy, &limit_at);
+    warn_of_gaps(policy, &limit_at);
+}
+
+/// Warns of two limits, one for requests with a value and one for those without, if a request with another value is counted by
+/// neither.
+fn warn_of_gaps<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) -> Field<'a>) {
+    let counts_all = |limit: &CompiledLimit| {
+        limit.matches.is_empty()
+            && limit.when.is_none()
+            && limit.except.is_empty()
+            && (limit.key.is_empty() || limit.on_missing != OnMissing::Skip)
+    };
+    if policy.limits.iter().any(counts_all) {
+        return;
+    }
+    for (n, limit) in policy.limits.iter().enumerate() {
+        for (entry, conditions) in limit.matches.iter().enumerate() {
+            let lists: [(&str, ListOf); 3] = [
+                ("headers", |entry| &entry.headers),
+                ("query", |entry| &entry.query),
+                ("cookies", |entry| &entry.cookies),
+            ];
+            for (list, of) in lists {
+                let absent = |condition: &NamedMatch| match condition.value {
+                    ValueMatch::Present(present) => present == condition.not,
+                    ValueMatch::Exact(_) | ValueMatch::Prefix(_) | ValueMatch::Regex(_) => false,
+                };
+                for (at, condition) in
+                    of(conditions).iter().enumerate().filter(|(_, condition)| absent(condition))
+                {
+                    let other =
+                        policy.limits.iter().position(|other| counts_some(other, of, &condition.name));
+                    if let Some(other) = other.filter(|other| *other != n) {
+                        let field = limit_at(n).at("matches").entry(entry).at(list).entry(at);
+                        field.warning(format_args!(
+                            "leaves a gap: the limit {} counts only some values of {:?}, and this one only requests without a value, so \
+                             a request with another value is counted by neither: write the opposite of the other condition, such \
+                             as {{name: authorization, regex: \"(?i)bearer .*\", not: true}}",
+                            policy.limits[other].name, condition.name
+                        ));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One of the lists of named conditions of an entry.
+type ListOf = fn(&Match) -> &Vec<NamedMatch>;
+
+/// Reports whether a limit counts only requests with certain values of a name: by its conditions, or because it looks for a token in
+/// `Authorization` and skips requests without one.
+fn counts_some(limit: &CompiledLimit, of: ListOf, name: &str) -> bool {
+    let is_some = |condition: &NamedMatch| {
+        condition.name.eq_ignore_ascii_case(name)
+            && !condition.not
+            && !matches!(condition.value, ValueMatch::Present(_))
+    };
+    let by_value =
+        !limit.matches.is_empty() && limit.matches.iter().all(|entry| of(entry).iter().any(is_some));
+    let is_token = |part: &KeyPart| matches!(part, KeyPart::JwtClaim { .. });
+    let by_token = name.eq_ignore_ascii_case("authorization")
+        && limit.on_missing == OnMissing::Skip
+        && limit.key.iter().any(is_token);
+    by_value || by_token
 }
 
 /// Warns of limits that never apply.

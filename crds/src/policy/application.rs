@@ -4,6 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sluice_config::request::Habit;
 
+use crate::checks::field::Field;
+
 /// The application behind the policy, so that keys use its reading of a request: by its product, by its habits, or both.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -47,11 +49,14 @@ impl Product {
 
 impl Application {
     /// Returns all habits, each once, in their order.
-    pub(crate) fn compile(&self) -> Vec<Habit> {
+    pub(crate) fn compile(&self, at: &Field<'_>) -> Vec<Habit> {
         let of_product = self.product.map_or(&[][..], Product::habits);
         let mut habits: Vec<_> = of_product.iter().chain(&self.habits).copied().collect();
         habits.sort_unstable();
         habits.dedup();
+        if habits.is_empty() {
+            at.warning("has no effect: name a product or a habit, or remove it");
+        }
         habits
     }
 }

@@ -17,8 +17,8 @@ pub struct Key {
     /// Parts of the key. Requests that differ in any part belong to different clients.
     #[schemars(length(min = 1, max = 8))]
     pub parts: Vec<KeyPart>,
-    /// Treatment of a request that lacks a part of the key, or has one that is not clear: repeated, not valid, or read differently by
-    /// applications.
+    /// Treatment of a request that lacks a part of the key, or has one that is not clear: repeated, not valid, under another spelling of
+    /// its name, or read differently by applications.
     /// - Shared (default): all such requests share one counter.
     /// - Skip: the limit does not apply to a request that lacks a part. One with a part that is not clear counts as with Shared.
     /// - Deny: the request is rejected.
@@ -90,7 +90,8 @@ pub struct DescriptorKey {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct HeaderKey {
-    /// Name of the header, in upper or lower case. Not Host.
+    /// Name of the header, in upper or lower case. Not Host. A header that came only under another spelling, such as x_api_key for
+    /// X-Api-Key, is not clear, unless spec.application has that habit.
     #[schemars(length(min = 1, max = 128), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]
     pub name: String,
 }
@@ -99,7 +100,8 @@ pub struct HeaderKey {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct CookieKey {
-    /// Name of the cookie. A cookie whose name differs only in upper and lower case is the same one.
+    /// Name of the cookie. A cookie that came only under another spelling of the name, such as in another case, is not clear, unless
+    /// spec.application has that habit.
     #[schemars(length(min = 1, max = 128), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]
     pub name: String,
 }
@@ -108,7 +110,8 @@ pub struct CookieKey {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct QueryKey {
-    /// Name of the parameter. One that differs only in upper and lower case, or in brackets, is the same one.
+    /// Name of the parameter. One that came only under another spelling of the name, such as in another case or with brackets, is not
+    /// clear, unless spec.application has that habit.
     #[schemars(length(min = 1, max = 128))]
     pub name: String,
 }

@@ -114,7 +114,8 @@ pub struct HeaderMatch {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ParameterMatch {
-    /// Name of the parameter or cookie. Upper and lower case differ.
+    /// Name of the parameter or cookie. In `matches` a condition holds for other spellings of it too, such as in another case. In
+    /// `except` the name must be written so.
     #[schemars(length(min = 1, max = 128))]
     pub name: String,
     /// The condition.
@@ -148,7 +149,8 @@ pub enum ValueMatch {
     Prefix(#[schemars(length(min = 1, max = 1024))] String),
     /// The whole value must match this regular expression (RE2 syntax).
     Regex(#[schemars(length(min = 1, max = 1024))] String),
-    /// There must be a value (true) or none (false).
+    /// There must be a value (true) or none (false). An empty header or cookie meets both in `matches`, and neither in `except` and
+    /// tiers. A query parameter without a value is there.
     Present(bool),
 }
 

@@ -205,7 +205,11 @@ impl RateLimitPolicySpec {
             store: self.store_ref.as_ref().map_or(DEFAULT_STORE, |store| &store.name).to_owned(),
             ambiguous_paths: self.ambiguous_paths,
             client_address,
-            habits: self.application.as_ref().map(Application::compile).unwrap_or_default(),
+            habits: self
+                .application
+                .as_ref()
+                .map(|application| application.compile(&at.at("application")))
+                .unwrap_or_default(),
             jwt: self.jwt.iter().enumerate().map(|(n, jwt)| jwt.compile(&at.at("jwt").entry(n))).collect(),
             status_headers: self.compile_response_headers(),
             limits,

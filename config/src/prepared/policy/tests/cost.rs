@@ -7,6 +7,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use super::RATE;
 use crate::effort::WORK;
+use crate::overrides::{DENY, Override, OverrideTable, client_digest};
+use crate::policy::BlobHash;
+use crate::prepared::Blobs;
 use crate::prepared::index::LimitIndex;
 use crate::{KeySecret, PreparedPolicy, RequestAttributes};
 
@@ -21,7 +24,16 @@ fn policy(limits: &[String]) -> PreparedPolicy {
         "limits":[{}]}}"#,
         limits.join(",")
     );
-    PreparedPolicy::from_json(&json).unwrap()
+    PreparedPolicy::with_blobs(&json, &banning().1).unwrap()
+}
+
+/// Returns the hash of a table of overrides that bans a client, and the table.
+fn banning() -> (BlobHash, Blobs) {
+    let client = Override { client: client_digest(b"mallory"), plan: 0, until: 0 };
+    let table = OverrideTable::encode([DENY], vec![client]).unwrap();
+    let (hash, mut blobs) = (BlobHash::of(&table), Blobs::default());
+    blobs.insert(table.into());
+    (hash, blobs)
 }
 
 fn limit(n: usize, fields: &str) -> String {
@@ -69,6 +81,12 @@ fn policies() -> Vec<(&'static str, PreparedPolicy)> {
             |n: usize| format!(r#"{{"path":{{"pattern":{{"prefix":"/a/{n}"}},"caseSensitive":false}}}}"#);
         limit(n, &matching(&(8 * n..8 * n + 8).map(path).collect::<Vec<_>>()))
     };
+    let banned = |n: usize| {
+        let parts = [r#"{"query":"plan"}"#, r#"{"cookie":"plan"}"#, r#"{"header":"plan"}"#, r#""path""#];
+        let rates = format!(r#"{{"base":[{RATE}],"overrides":"{}"}}"#, banning().0);
+        let (key, kind) = (parts[n % 4], format!(r#"{{"rates":{rates}}}"#));
+        format!(r#"{{"name":"l{n}","mode":"Enforce","onMissing":"Skip","key":[{key}],"kind":{kind}}}"#)
+    };
     let of =
         |count: usize, limit: &dyn Fn(usize) -> String| policy(&(0..count).map(limit).collect::<Vec<_>>());
     vec![
@@ -79,6 +97,8 @@ fn policies() -> Vec<(&'static str, PreparedPolicy)> {
         ("85 limits with 255 regular expressions", of(85, &regex)),
         ("a thousand limits on prefixes", of(1000, &prefix)),
         ("a thousand keys", of(1000, &|n| limit(n, ""))),
+        ("a thousand keys with bans", of(1000, &banned)),
+        ("four keys with bans", of(4, &banned)),
     ]
 }
 
