@@ -14,7 +14,7 @@ const FREE: usize = 512;
 const COMPARISON: usize = 16;
 
 /// Units for hashing an octet by SHA-256, and octets that are hashed at least.
-const HASHING: usize = 4;
+const HASHING: usize = 3;
 const BLOCK: usize = 64;
 
 /// Units for finding the values of a name.

@@ -198,15 +198,16 @@ impl KeyBuilder {
     }
 
     /// Reports whether a text by which overrides name a client passes a test, in any way in which some application could read the first
-    /// part of the key. What nobody can read whole passes.
-    pub fn any_client(
+    /// part of the key beside the normal one. What nobody can read whole passes. `is_clear` tells whether the part is clear.
+    pub fn any_other_client(
         &self,
         request: &RequestAttributes<'_>,
         path: &Readings<'_>,
         address: impl FnMut() -> IpAddr,
+        is_clear: bool,
         test: impl FnMut(&[u8]) -> bool,
     ) -> bool {
-        self.parts.first().is_some_and(|part| part.any_reading(request, path, address, test))
+        self.parts.first().is_some_and(|part| part.any_reading(request, path, address, is_clear, test))
     }
 
     /// Returns the key of all requests that lack a part.

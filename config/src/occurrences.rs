@@ -40,8 +40,8 @@ impl Occurrences {
     /// Reports whether there have been at least 100 in a window of ten minutes, in this one or in the one before. Call it more often than
     /// once in a window.
     pub fn are_many(&self, now: Instant) -> bool {
-        let total = self.total();
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let total = self.total();
         let Window { began, before, were_many } =
             *window.get_or_insert(Window { began: now, before: 0, were_many: false });
         let are_many = total - before >= MANY;

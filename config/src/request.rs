@@ -4,7 +4,7 @@
 //! - `fields`: the query and the cookies, in an index. [`values`]: what stands under one name.
 //! - [`text`]: spellings of a value.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,6 +17,7 @@ use self::fields::{Fields, FoldedHeaders};
 use self::text::{trimmed, without_encoded_words};
 use self::values::{Found, MAX_VALUES};
 use crate::effort::{Effort, LOOK_UP, note};
+use crate::overrides::{ClientDigest, client_digest};
 use crate::path::{Readings, behind_path};
 
 pub use self::field_name::{FieldName, Habit, HeaderField};
@@ -49,6 +50,8 @@ pub struct RequestAttributes<'a> {
     pub counts_errors: bool,
     /// The effort that is left.
     pub effort: Effort,
+    /// The last text that was hashed to find an override, by its length and a quick hash, and its digest.
+    digest: Cell<Option<(usize, u64, ClientDigest)>>,
     query: OnceCell<Fields<'a>>,
     cookies: OnceCell<Fields<'a>>,
     /// The names of headers, if there are names that some server takes for others.
@@ -71,6 +74,7 @@ impl<'a> RequestAttributes<'a> {
             body_bytes: Some(0),
             counts_errors: true,
             effort: Effort::default(),
+            digest: Cell::new(None),
             query: OnceCell::new(),
             cookies: OnceCell::new(),
             folded_headers: OnceCell::new(),
@@ -82,6 +86,19 @@ impl<'a> RequestAttributes<'a> {
     #[must_use]
     pub fn with_addresses(self, headers: Option<&'a HeaderMap>) -> Self {
         Self { address_headers: headers.unwrap_or(self.address_headers), ..self }
+    }
+
+    /// Returns the digest by which overrides know a client, if there is enough effort for it. Limits with the same key hash a text once.
+    /// `is_first` tells whether a plain request would have such a text too.
+    pub(crate) fn client_digest(&self, client: &[u8], is_first: bool) -> Option<ClientDigest> {
+        let (length, hash) = (client.len(), field_name::hash(client));
+        if let Some((.., digest)) = self.digest.get().filter(|(of, known, _)| (*of, *known) == (length, hash))
+        {
+            return Some(digest);
+        }
+        let digest = self.effort.hash(length, is_first).then(|| client_digest(client))?;
+        self.digest.set(Some((length, hash, digest)));
+        Some(digest)
     }
 
     /// Adds one to the number of requests that have caused an error.
@@ -186,7 +203,13 @@ impl<'a> RequestAttributes<'a> {
     }
 }
 
-/// Reports whether a text is a host, perhaps with a port: what a sidecar accepts as `Host`.
+/// Reports whether this is a valid `Host`: an authority, or empty, as RFC 9112 (3.2) allows for a target without an authority.
+#[must_use]
+pub fn is_valid_host(host: &HeaderValue) -> bool {
+    host.is_empty() || host.to_str().is_ok_and(is_authority)
+}
+
+/// Reports whether a text is a host, perhaps with a port.
 #[must_use]
 pub fn is_authority(text: &str) -> bool {
     text.parse::<Authority>().is_ok_and(|host| !host.as_str().contains('@'))

@@ -59,6 +59,8 @@ impl Request {
                 Some(target) => Self::new(b"POST", target, &[]),
                 None => Self::new(b"POST", &[b"/login?", spelling].concat(), &[]),
             },
+            // A sidecar joins several lines.
+            "cookie" if spelling.contains(&b'\n') => None,
             "cookie" => Self::new(b"POST", b"/login", &lines("Cookie:")),
             "header" => Self::new(b"POST", b"/login", &lines("")),
             other => panic!("the part {other}"),
@@ -237,6 +239,15 @@ impl Check {
         wrong: &mut dyn FnMut(String),
     ) -> Option<Identity> {
         if !holds(seen, self.meant) {
+            // A value that the application does not see must not make a counter: a client could send any.
+            let is_nobody = |key| key == Identity::Skip || key == shared();
+            let is_field = !matches!(self.key, KeyPart::Path | KeyPart::Method);
+            let is_lone = is_field && seen.is_null() && !is_usual(request);
+            for habits in [habits, &[]] {
+                if is_lone && !is_nobody(request.key(&self.key, habits)) {
+                    wrong("makes a counter".to_owned());
+                }
+            }
             // Where an application sees no cookie at all, nothing depends on its value.
             if seen.is_null() && matches!(self.key, KeyPart::Cookie(_)) {
                 return None;
@@ -248,15 +259,6 @@ impl Check {
                 && request.equals(attribute.clone(), self.meant, Purpose::Exemption)
             {
                 wrong("is exempt by CEL".to_owned());
-            }
-            // A value that the application does not see must not make a counter: a client could send any.
-            let is_nobody = |key| key == Identity::Skip || key == shared();
-            let is_field = !matches!(self.key, KeyPart::Path | KeyPart::Method);
-            let is_lone = is_field && seen.is_null() && !is_usual(request);
-            for habits in [habits, &[]] {
-                if is_lone && !is_nobody(request.key(&self.key, habits)) {
-                    wrong("makes a counter".to_owned());
-                }
             }
             return None;
         }
@@ -291,9 +293,18 @@ fn habits_of(name: &str) -> &'static [Habit] {
     }
 }
 
-/// Reports whether a value stands where nearly all applications see it: they decode names, and look no further than the question mark
-/// for the query. nginx does not decode, and h3 and Fastify 4 end the path elsewhere.
+/// Reports whether a value stands where nearly all applications see it: they decode names, look no further than the question mark
+/// for the query, and read a cookie whatever stands beside it. nginx does not decode, h3 and Fastify 4 end the path elsewhere, and a
+/// few parsers of cookies end at the first that they do not understand.
 fn is_usual(request: &Request) -> bool {
+    let cookies = request.headers.get("cookie").map(HeaderValue::as_bytes).unwrap_or_default();
+    let mut pairs = cookies.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !b"\"\\,".contains(byte);
+    if pairs.clone().count() > 1
+        && pairs.any(|pair| pair.starts_with(b"session=") && pair.iter().all(is_plain))
+    {
+        return true;
+    }
     let query = request.uri.query().unwrap_or_default();
     let mut names = query.split('&').filter_map(|pair| pair.split('=').next());
     let ends_early = request.uri.path().contains(';') || request.uri.path().contains("%23");

@@ -367,8 +367,12 @@ fn a_pair_of_limits_that_leaves_a_gap_is_warned_about() {
     assert_eq!(warned(jwt, &claim.replace("Skip", "Shared"), absent, ""), None);
     let opposite = "{headers: [{name: authorization, prefix: \"Bearer \", not: true}]}";
     assert_eq!(warned("mode: Enforce", bearer, opposite, ""), None);
-    let all = format!(", {{name: all, rates: [{ONE}]}}");
-    assert_eq!(warned("mode: Enforce", bearer, absent, &all), None);
+    let other_path = "{path: {prefix: /login}, headers: [{name: authorization, present: false}]}";
+    assert_eq!(warned("mode: Enforce", bearer, other_path, ""), None);
+    for third in ["", ", matches: [{headers: [{name: authorization, prefix: \"Bearer \", not: true}]}]"] {
+        let third = format!(", {{name: third, rates: [{ONE}]{third}}}");
+        assert_eq!(warned("mode: Enforce", bearer, absent, &third), None);
+    }
 }
 
 #[test]

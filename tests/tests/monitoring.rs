@@ -59,7 +59,7 @@ fn policies() -> [(&'static str, Value); 3] {
             "kinds",
             json!({
                 "selector": selector, "limits": limits, "concurrency": concurrency, "priorities": priorities,
-                "jwt": [{"name": "main", "trusted": true}],
+                "jwt": [{"name": "main", "trusted": true}], "clientAddress": {"trustedProxies": ["192.0.2.0/28"]},
             }),
         ),
         (

@@ -272,7 +272,16 @@ impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, '_, F> {
             }),
             Node::Field(field) => Value::Text(self.field(field)?.unwrap_or_default()),
             Node::HasField(field) => {
-                Value::Bool(self.values(field)?.is_present().ok_or(EvaluationError::Unclear)?)
+                let values = self.values(field)?;
+                let is_present = match self.doubt {
+                    Doubt::IsError => values.is_present(),
+                    Doubt::Normalizes => match values.client() {
+                        Part::Value(_) => Some(true),
+                        Part::Missing => Some(false),
+                        Part::Unclear => None,
+                    },
+                };
+                Value::Bool(is_present.ok_or(EvaluationError::Unclear)?)
             }
             Node::Not(inner) => Value::Bool(!self.bool(inner)?),
             Node::All(parts) => Value::Bool(!self.has(parts, false)?),

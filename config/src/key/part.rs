@@ -284,25 +284,31 @@ impl KeySource {
     }
 
     /// Reports whether the text by which overrides name a client passes a test, for any reading of this part. What cannot be read
-    /// whole passes, and so does an expression without a value because a field of it is not clear.
+    /// whole passes, and so does an expression without a value because a field of it is not clear. `is_clear` tells whether the part is
+    /// clear, so that its normal form has been looked at.
     pub(super) fn any_reading(
         &self,
         request: &RequestAttributes<'_>,
         path: &Readings<'_>,
         mut address: impl FnMut() -> IpAddr,
+        is_clear: bool,
         mut passes: impl FnMut(&[u8]) -> bool,
     ) -> bool {
+        let mut is_first = true;
+        let mut has_effort = || std::mem::take(&mut is_first) || request.effort.compare(1);
         match self {
             Self::Header(field) => request.header(field).any_reading(passes),
             Self::Cookie(name) => request.cookie(name).any_reading(passes),
             Self::Query(name) => request.parameter(name).any_reading(passes),
             Self::Path => path.any(|reading| passes(&folded(reading.text()))),
-            Self::GrpcMethod => {
-                path.any(|reading| grpc_method(reading.text()).is_some_and(|method| passes(&folded(method))))
-            }
-            Self::PathTemplate(templates) => {
-                path.any(|reading| templates.find(reading.text()).is_some_and(|value| passes(&value)))
-            }
+            Self::GrpcMethod => path.any(|reading| {
+                !has_effort() || grpc_method(reading.text()).is_some_and(|method| passes(&folded(method)))
+            }),
+            Self::PathTemplate(templates) => path.any(|reading| {
+                !has_effort() || templates.find(reading.text()).is_some_and(|value| passes(&value))
+            }),
+            // A clear one has no other reading.
+            Self::Expression { expression, .. } if is_clear && !expression.reads_path() => false,
             Self::Expression { expression, .. } => {
                 let mut is_first = true;
                 let passes = |path| match expression.evaluate_key_reading(
@@ -317,14 +323,8 @@ impl KeySource {
                 };
                 path.texts().take(if expression.reads_path() { usize::MAX } else { 1 }).any(passes)
             }
-            Self::JwtClaim { verifier, .. } if verifier.is_in_doubt(request) => true,
-            Self::ClientIp { .. } => {
-                let network = self.network(address());
-                network.is_some_and(|network| passes(network_name(network).as_bytes()))
-            }
-            Self::Method | Self::Host | Self::JwtClaim { .. } | Self::Descriptor(_) => {
-                self.read(request, path, address, |_, text| passes(text)).value().unwrap_or(false)
-            }
+            Self::JwtClaim { verifier, .. } => !is_clear && verifier.is_in_doubt(request),
+            Self::ClientIp { .. } | Self::Method | Self::Host | Self::Descriptor(_) => false,
         }
     }
 
@@ -396,7 +396,7 @@ impl ClientNaming {
                 (METHOD, Cow::Owned(text.to_ascii_uppercase()))
             }
             KeyPart::Path => {
-                let path = self.path(utf8()?)?;
+                let path = path_of(utf8()?)?;
                 if !path.starts_with('/') {
                     return Err(Unnamed::Nobody("a path begins with a slash"));
                 }
@@ -413,7 +413,7 @@ impl ClientNaming {
                 let text = utf8()?;
                 let path =
                     if text.starts_with('/') { Cow::Borrowed(text) } else { format!("/{text}").into() };
-                let path = Readings::of(self.path(&path)?);
+                let path = Readings::of(path_of(&path)?);
                 let method = method_of(&path).map(|method| folded(method).to_vec());
                 (
                     GRPC_METHOD,
@@ -423,8 +423,10 @@ impl ClientNaming {
                 )
             }
             KeyPart::PathTemplate { .. } => {
-                let path = self.path(utf8()?)?;
-                let value = self.templates.as_ref().and_then(|templates| templates.value_of(path));
+                let text = utf8()?;
+                // Another text is that of the segment.
+                let text = if text.starts_with('/') { path_of(text)? } else { text };
+                let value = self.templates.as_ref().and_then(|templates| templates.value_of(text));
                 let neither = Unnamed::Missing("neither a template of the key nor a path that matches one");
                 (PATH_TEMPLATE, Cow::Owned(value.ok_or(neither)?))
             }
@@ -444,12 +446,12 @@ impl ClientNaming {
             false => Ok((kind, value)),
         }
     }
+}
 
-    /// Returns the path of a target, which may have a query.
-    fn path<'t>(&self, target: &'t str) -> Result<&'t str, Unnamed> {
-        let path = target.split(['?', '#']).next().unwrap_or_default();
-        if is_too_long(path) { Err(Unnamed::Unclear("no request has such a long path")) } else { Ok(path) }
-    }
+/// Returns the path of a target, which may have a query.
+fn path_of(target: &str) -> Result<&str, Unnamed> {
+    let path = target.split(['?', '#']).next().unwrap_or_default();
+    if is_too_long(path) { Err(Unnamed::Unclear("no request has such a long path")) } else { Ok(path) }
 }
 
 /// Why a text identifies nobody as the value of a part of a key.

@@ -79,17 +79,16 @@ fn a_cookie_identifies_a_client_wherever_it_stands_and_however_it_is_written() {
     for same in [
         &["theme=dark; session=a"][..],
         &["session=a;theme=dark"],
-        &["theme=dark", " session= a "],
+        &["theme=dark", " session=a "],
         &["session=\"a\""],
         &["mysession=x; session=a; session2=y"],
     ] {
         assert_eq!(identify(same), one, "{same:?}");
     }
     let spellings = [
-        "session=\"\\141\"",
         "session=%61",
-        "session=j:\"a\"",
-        "session=a,x=1",
+        "session=j%3A%22a%22",
+        "session=%22%5C141%22",
         "session=a; session=a",
         "session=a; Session=%61",
         "session=a; session",
@@ -98,7 +97,7 @@ fn a_cookie_identifies_a_client_wherever_it_stands_and_however_it_is_written() {
     for same in spellings {
         assert_eq!(identify(&[same]), one, "{same}");
     }
-    assert!(matches!(identify(&["session=a=b"]), Identity::Key(_)));
+    assert!(matches!(identify(&["session=a=b"]), Identity::Key(key) if Identity::Key(key) != one));
     for other in ["session=b", "session=a=b", "session=A"] {
         assert_ne!(identify(&[other]), one, "{other}");
     }
@@ -115,6 +114,15 @@ fn a_cookie_identifies_a_client_wherever_it_stands_and_however_it_is_written() {
         &["session=\"a;b\""],
         &["session=\"\""],
         &["session=%ff"],
+        // Some applications drop such a cookie, or end it somewhere.
+        &["session=\"\\141\""],
+        &["session=j:\"a\""],
+        &["session=a,x=1"],
+        &["session=a\""],
+        &["session=a\\"],
+        &["session=a b"],
+        &["session=\ta"],
+        &["session=a\u{e9}"],
         &["Session=a"],
         &["session =a"],
         &["session[0]=a"],

@@ -154,7 +154,9 @@ impl OverrideTable {
         self.find_digest(client_digest(client))
     }
 
-    fn find_digest(&self, digest: ClientDigest) -> Option<Override> {
+    /// Returns the override of the client with a digest.
+    #[must_use]
+    pub fn find_digest(&self, digest: ClientDigest) -> Option<Override> {
         let bucket = (prefix(&digest) >> self.shift) as usize;
         let range = self.buckets[bucket] as usize..self.buckets[bucket + 1] as usize;
         let entries = self.entries().get(range)?;

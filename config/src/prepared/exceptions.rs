@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use smallvec::SmallVec;
-
 use crate::expression::PreparedExpression;
 use crate::key::{ClientName, KeyBuilder};
 use crate::matches::{Matcher, Purpose};
 use crate::nack::Nack;
-use crate::overrides::{DENY, OverrideTable, UNLIMITED};
+use crate::overrides::{ClientDigest, DENY, OverrideTable, UNLIMITED, client_digest};
 use crate::path::Readings;
 use crate::policy::{MAX_PRIORITIES, MAX_RESERVES, Priority, Rates};
 use crate::prepared::rate_set::Choice;
@@ -89,7 +87,7 @@ impl Exceptions {
     pub(super) fn granted(&self, client: &ClientName<'_>) -> Option<Choice> {
         let overrides = self.overrides.as_ref()?;
         match client {
-            ClientName::Clear(client) => Some(overrides.find(client)?.choice),
+            ClientName::Clear(client) => Some(overrides.find(client_digest(client))?.choice),
             ClientName::InDoubt => overrides.has_bans().then_some(Choice::Deny),
             ClientName::Nobody => None,
         }
@@ -120,25 +118,23 @@ impl Exceptions {
         mut address: impl FnMut() -> IpAddr,
     ) -> Option<&PreparedPlan> {
         let overrides = self.overrides.as_ref()?;
-        let has_bans = overrides.has_bans();
         let mut clear = None;
         let plan = key.read_client(request, path, &mut address, |client| {
-            let is_read = request.effort.hash(client.len(), true);
-            if has_bans && is_read {
-                clear = Some(SmallVec::<[u8; 256]>::from_slice(client));
-            }
-            is_read.then(|| overrides.find(client)).flatten()
+            clear = request.client_digest(client, true);
+            overrides.find(clear?)
         });
         let plan = plan.flatten();
-        if !has_bans || plan.is_some_and(PreparedPlan::is_ban) {
+        if !overrides.has_bans() || plan.is_some_and(PreparedPlan::is_ban) {
             return plan;
         }
         // A ban holds by any reading. A privilege is that of the client which is clear.
-        let is_banned = |client: &[u8]| {
-            let is_known = clear.as_deref() == Some(client);
-            !is_known && (!request.effort.hash(client.len(), false) || overrides.bans(client))
+        let is_banned = |client: &[u8]| match request.client_digest(client, false) {
+            digest if digest.is_some() && digest == clear => false,
+            Some(digest) => overrides.find(digest).is_some_and(PreparedPlan::is_ban),
+            None => true,
         };
-        if key.any_client(request, path, address, is_banned) { Some(&overrides.ban) } else { plan }
+        let is_banned = key.any_other_client(request, path, address, clear.is_some(), is_banned);
+        if is_banned { Some(&overrides.ban) } else { plan }
     }
 
     /// Returns the first tier that applies to a request.
@@ -233,14 +229,9 @@ impl Overrides {
         self.banned_until == u64::MAX || self.banned_until > 0 && now() < self.banned_until
     }
 
-    /// Reports whether a client is banned now.
-    fn bans(&self, client: &[u8]) -> bool {
-        self.find(client).is_some_and(PreparedPlan::is_ban)
-    }
-
     /// Returns the plan of a client now, unless it has no override.
-    fn find(&self, client: &[u8]) -> Option<&PreparedPlan> {
-        let found = self.table.find(client)?;
+    fn find(&self, client: ClientDigest) -> Option<&PreparedPlan> {
+        let found = self.table.find_digest(client)?;
         found.holds(now).then(|| &self.plans[usize::from(found.plan)])
     }
 }

@@ -133,8 +133,9 @@ impl HeaderField {
 
     /// Reports whether the application takes another name for this one.
     pub(super) fn is(&self, other: &HeaderName) -> bool {
-        let hyphens = |name: &HeaderName| name.as_str().replace('_', "-");
-        self.takes_underscores && hyphens(other) == hyphens(&self.name)
+        let hyphen = |byte: u8| if byte == b'_' { b'-' } else { byte };
+        let [other, own] = [other, &self.name].map(|name| name.as_str().bytes().map(hyphen));
+        self.takes_underscores && other.eq(own)
     }
 }
 

@@ -91,7 +91,10 @@ impl<'a> Entry<'a> {
                 let normal = (!has_invalid_escape(self.value)).then_some(forms.len() - 1);
                 (forms, normal)
             }
-            Kind::Cookie => cookie_forms(self.value),
+            Kind::Cookie => {
+                let (forms, normal) = cookie_forms(self.value);
+                (forms, normal.filter(|_| is_cookie_value(self.value)))
+            }
             Kind::InnerCookie => cookie_forms(first_word(trimmed(self.value))),
             Kind::BareName => (Forms::new(), None),
         })
@@ -198,8 +201,8 @@ impl<'a> Fields<'a> {
             if !self.has_room() {
                 return;
             }
-            // White space before a name separates it from the pair before. Any other belongs to the name for some parsers.
-            let plain_name = name.trim_ascii_start();
+            // Spaces before a name separate it from the pair before. Any other white space belongs to the name for some parsers.
+            let plain_name = without_spaces(name);
             let name = trimmed(name);
             // What follows a separator may be a cookie of its own.
             let begin = value.trim_ascii_start();
@@ -304,18 +307,31 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Reports whether a text has an escape that it does not need (RFC 3986, section 2.3), and that no encoder writes: some applications
-/// do not decode. Browsers encode a tilde.
+/// Reports whether a text has an escape of a letter or a digit, which no encoder writes: some applications do not decode.
 fn has_needless_escape(text: &[u8]) -> bool {
-    let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     let escapes = text.windows(3).filter(|text| text[0] == b'%');
-    escapes.filter_map(|text| percent_encoding::percent_decode(text).next()).any(is_unreserved)
+    let decoded = |text| percent_encoding::percent_decode(text).next();
+    escapes.filter_map(decoded).any(|byte: u8| byte.is_ascii_alphanumeric())
 }
 
 /// Reports whether a text has a percent sign without two hexadecimal digits behind it.
 fn has_invalid_escape(text: &[u8]) -> bool {
     let is_escape = |rest: &[u8]| rest.len() >= 3 && rest[1..3].iter().all(u8::is_ascii_hexdigit);
     text.contains(&b'%') && (0..text.len()).any(|at| text[at] == b'%' && !is_escape(&text[at..]))
+}
+
+/// Reports whether all applications see a cookie's value: it consists of octets that RFC 6265 (section 4.1.1) allows, perhaps within
+/// quotation marks. Others drop the cookie, or end it somewhere.
+fn is_cookie_value(value: &[u8]) -> bool {
+    let quoted =
+        value.strip_prefix(b"\"").map(<[u8]>::trim_ascii_end).and_then(|rest| rest.strip_suffix(b"\""));
+    let value = quoted.unwrap_or_else(|| without_spaces(value.trim_ascii_end()));
+    value.iter().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b',' | b';' | b'\\'))
+}
+
+/// Returns a text without the spaces at its beginning.
+fn without_spaces(text: &[u8]) -> &[u8] {
+    &text[text.iter().take_while(|byte| **byte == b' ').count()..]
 }
 
 fn split_at_equals(pair: &[u8]) -> Option<(&[u8], &[u8])> {

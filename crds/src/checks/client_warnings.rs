@@ -32,32 +32,31 @@ fn warn_of_gaps<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) -> Field<
     if policy.limits.iter().any(counts_all) {
         return;
     }
+    let lists: [(&str, ListOf); 3] = [
+        ("headers", |entry| &mut entry.headers),
+        ("query", |entry| &mut entry.query),
+        ("cookies", |entry| &mut entry.cookies),
+    ];
     for (n, limit) in policy.limits.iter().enumerate() {
         for (entry, conditions) in limit.matches.iter().enumerate() {
-            let lists: [(&str, ListOf); 3] = [
-                ("headers", |entry| &entry.headers),
-                ("query", |entry| &entry.query),
-                ("cookies", |entry| &entry.cookies),
-            ];
             for (list, of) in lists {
-                let absent = |condition: &NamedMatch| match condition.value {
+                let named = of(&mut conditions.clone()).clone();
+                let absent = named.iter().position(|condition| match condition.value {
                     ValueMatch::Present(present) => present == condition.not,
                     ValueMatch::Exact(_) | ValueMatch::Prefix(_) | ValueMatch::Regex(_) => false,
-                };
-                for (at, condition) in
-                    of(conditions).iter().enumerate().filter(|(_, condition)| absent(condition))
-                {
-                    let other =
-                        policy.limits.iter().position(|other| counts_some(other, of, &condition.name));
-                    if let Some(other) = other.filter(|other| *other != n) {
-                        let field = limit_at(n).at("matches").entry(entry).at(list).entry(at);
-                        field.warning(format_args!(
-                            "leaves a gap: the limit {} counts only some values of {:?}, and this one only requests without a value, so \
-                             a request with another value is counted by neither: write the opposite of the other condition, such \
-                             as {{name: authorization, regex: \"(?i)bearer .*\", not: true}}",
-                            policy.limits[other].name, condition.name
-                        ));
-                    }
+                });
+                let Some(at) = absent else { continue };
+                let name = &named[at].name;
+                let some = policy.limits.iter().find(|other| counts_some(other, of, name, conditions));
+                let is_closed = policy.limits.iter().any(|other| has_opposite(other, of, name));
+                if let Some(other) = some.filter(|other| other.name != limit.name && !is_closed) {
+                    let field = limit_at(n).at("matches").entry(entry).at(list).entry(at);
+                    field.warning(format_args!(
+                        "leaves a gap: the limit {} counts only some values of {name:?}, and this one only requests without a value, so \
+                         a request with another value is counted by neither: write the opposite of the other condition instead, with \
+                         `not: true`",
+                        other.name,
+                    ));
                 }
             }
         }
@@ -65,23 +64,43 @@ fn warn_of_gaps<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) -> Field<
 }
 
 /// One of the lists of named conditions of an entry.
-type ListOf = fn(&Match) -> &Vec<NamedMatch>;
+type ListOf = fn(&mut Match) -> &mut Vec<NamedMatch>;
 
-/// Reports whether a limit counts only requests with certain values of a name: by its conditions, or because it looks for a token in
-/// `Authorization` and skips requests without one.
-fn counts_some(limit: &CompiledLimit, of: ListOf, name: &str) -> bool {
-    let is_some = |condition: &NamedMatch| {
-        condition.name.eq_ignore_ascii_case(name)
-            && !condition.not
-            && !matches!(condition.value, ValueMatch::Present(_))
-    };
-    let by_value =
-        !limit.matches.is_empty() && limit.matches.iter().all(|entry| of(entry).iter().any(is_some));
+/// Returns the conditions of an entry on a name, and the entry without them.
+fn split(entry: &Match, of: ListOf, name: &str) -> (Vec<NamedMatch>, Match) {
+    let mut rest = entry.clone();
+    let is_named = |condition: &mut NamedMatch| condition.name.eq_ignore_ascii_case(name);
+    let named = of(&mut rest).extract_if(.., is_named).collect();
+    (named, rest)
+}
+
+/// Reports whether a limit counts only the requests of an entry with certain values of a name: by its conditions, or because it looks
+/// for a token in `Authorization` and skips requests without one.
+fn counts_some(limit: &CompiledLimit, of: ListOf, name: &str, entry: &Match) -> bool {
+    let (_, wanted) = split(entry, of, name);
+    let by_value = limit.matches.iter().any(|other| {
+        let (named, rest) = split(other, of, name);
+        let is_some =
+            |condition: &NamedMatch| !condition.not && !matches!(condition.value, ValueMatch::Present(_));
+        rest == wanted && named.iter().any(is_some)
+    });
     let is_token = |part: &KeyPart| matches!(part, KeyPart::JwtClaim { .. });
-    let by_token = name.eq_ignore_ascii_case("authorization")
+    let is_same = match &limit.matches[..] {
+        [] => wanted == Match::default(),
+        entries => entries.contains(&wanted),
+    };
+    let by_token = is_same
+        && name.eq_ignore_ascii_case("authorization")
         && limit.on_missing == OnMissing::Skip
         && limit.key.iter().any(is_token);
     by_value || by_token
+}
+
+/// Reports whether a limit counts requests because a value is not some other one.
+fn has_opposite(limit: &CompiledLimit, of: ListOf, name: &str) -> bool {
+    let is_opposite =
+        |condition: &NamedMatch| condition.not && !matches!(condition.value, ValueMatch::Present(_));
+    limit.matches.iter().any(|entry| split(entry, of, name).0.iter().any(is_opposite))
 }
 
 /// Warns of limits that never apply.

@@ -10,9 +10,7 @@ use crate::checks::field::Field;
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Application {
-    /// Framework or server whose habits the application has:
-    /// - AspNet: QueryNamesIgnoreCase and CookieNamesIgnoreCase.
-    /// - Cheroot, Uwsgi, Wsgiref: HeaderUnderscoresAreHyphens.
+    /// Framework or server whose habits the application has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub product: Option<Product>,
     /// Habits of the application. A spelling that it takes for a name is then the same client in a key. Without the habit, a value that
@@ -25,16 +23,20 @@ pub struct Application {
     pub habits: Vec<Habit>,
 }
 
-/// A framework or server.
+/// A framework or server, with its habits:
+/// - AspNet, also ASP.NET Core: QueryNamesIgnoreCase and CookieNamesIgnoreCase.
+/// - Cheroot, the server of CherryPy: HeaderUnderscoresAreHyphens.
+/// - Uwsgi: HeaderUnderscoresAreHyphens.
+/// - Wsgiref, of Python's standard library: HeaderUnderscoresAreHyphens.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
 pub enum Product {
-    /// ASP.NET, also ASP.NET Core.
+    #[allow(missing_docs)]
     AspNet,
-    /// Cheroot, the server of CherryPy.
+    #[allow(missing_docs)]
     Cheroot,
-    /// uWSGI.
+    #[allow(missing_docs)]
     Uwsgi,
-    /// The server of Python's standard library.
+    #[allow(missing_docs)]
     Wsgiref,
 }
 

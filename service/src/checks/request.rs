@@ -6,7 +6,7 @@ use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use sluice_config::prepared::charge::integer;
-use sluice_config::request::is_authority;
+use sluice_config::request::is_valid_host;
 use sluice_config::{RequestAttributes, path};
 
 use crate::checks::body::{HeaderBody, RequestBody};
@@ -57,8 +57,7 @@ impl ReadRequest {
             return Err(wrong("url", "no sidecar forwards a request with such a long path"));
         }
         let mut hosts = headers.get_all(HOST).iter();
-        let is_host = |host: &HeaderValue| host.to_str().is_ok_and(is_authority);
-        if !hosts.next().is_none_or(is_host) || hosts.next().is_some() {
+        if !hosts.next().is_none_or(is_valid_host) || hosts.next().is_some() {
             return Err(wrong("headers/host", "a request has one valid host"));
         }
         let body_bytes = body_bytes(&headers)

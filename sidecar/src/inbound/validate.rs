@@ -5,7 +5,7 @@ use http::header::{COOKIE, HOST, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use sluice_config::path;
-use sluice_config::request::{host_of, is_authority};
+use sluice_config::request::{host_of, is_valid_host};
 use sluice_engine::Refused;
 
 use crate::inbound::protocol::Protocol;
@@ -139,6 +139,7 @@ pub(crate) fn validate<B>(
     if path::is_too_long(request.uri().path()) {
         return Err(InvalidRequest::LongPath);
     }
+    join_cookies(request.headers_mut());
     if protocol == Protocol::Http2 {
         // HTTP/2 frames have one length, and the h2 crate checks :authority.
         if !has_one_host(request) {
@@ -148,7 +149,6 @@ pub(crate) fn validate<B>(
             return Err(InvalidRequest::Target);
         }
         trim_values(request.headers_mut());
-        join_cookies(request.headers_mut());
         return Ok(());
     }
     let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
@@ -184,12 +184,6 @@ fn has_one_host<B>(request: &Request<B>) -> bool {
     }
 }
 
-/// Reports whether this is an authority, or empty, as RFC 9112 (3.2) allows for a target without an
-/// authority.
-fn is_valid_host(host: &HeaderValue) -> bool {
-    host.is_empty() || host.to_str().is_ok_and(is_authority)
-}
-
 /// Reports whether the scheme of a target, if it has one, is that of HTTP.
 fn is_http(uri: &Uri) -> bool {
     uri.scheme().is_none_or(|scheme| *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS)
@@ -217,7 +211,8 @@ fn trim_values(headers: &mut HeaderMap) {
     }
 }
 
-/// Joins cookies that came in several fields, as applications that speak HTTP/1 expect them (RFC 9113, section 8.2.3).
+/// Joins cookies that came in several fields, as applications that speak HTTP/1 expect them (RFC 9113, section 8.2.3; RFC 6265, section
+/// 5.4). Some read the first field alone, and others join them by a comma.
 fn join_cookies(headers: &mut HeaderMap) {
     let mut cookies = headers.get_all(COOKIE).iter();
     if cookies.next().is_none() || cookies.next().is_none() {

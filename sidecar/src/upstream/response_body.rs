@@ -212,6 +212,10 @@ impl Relayed for ResponseBody {
     }
 
     fn reason(error: &ExchangeError) -> Reason {
-        error.reason()
+        match error.reason() {
+            // It is the application's fault, and not the client's.
+            Reason::PROTOCOL_ERROR => Reason::INTERNAL_ERROR,
+            reason => reason,
+        }
     }
 }

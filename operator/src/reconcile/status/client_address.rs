@@ -77,7 +77,7 @@ fn by_reports(observed: &Observed<'_>, policy: &CompiledPolicy) -> Finding {
 
 fn unreadable_message(unreadable: usize, reported: usize) -> String {
     format!(
-        "{} requests for which a trusted proxy reports something else than an address, such as `unknown`, so limits by clientIP count          them for that proxy. Let the proxy append the address of its peer. sluice_unreadable_addresses_total counts them.",
+        "{} requests for which a trusted proxy reports something else than an address, such as `unknown`, so limits by clientIP count them for that proxy. Let the proxy append the address of its peer. sluice_unreadable_addresses_total counts them.",
         part_of(unreadable, reported, "pod", "receives", "receive")
     )
 }

@@ -131,8 +131,8 @@ async fn answer(
     if head_size(&request) > MAX_BUFFER {
         let mut response = Response::new(());
         *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-        let size = format_args!("it has more than {MAX_BUFFER} bytes").to_string();
-        handler.proxy.note_refused(handler.connection.peer, HEAD_SIZE, &size);
+        let detail = format_args!("it has more than {MAX_BUFFER} bytes");
+        handler.proxy.note_refused(handler.connection.peer, HEAD_SIZE, &detail);
         let _ = respond.send_response(response, true);
         return;
     }

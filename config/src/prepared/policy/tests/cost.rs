@@ -82,9 +82,16 @@ fn policies() -> Vec<(&'static str, PreparedPolicy)> {
         limit(n, &matching(&(8 * n..8 * n + 8).map(path).collect::<Vec<_>>()))
     };
     let banned = |n: usize| {
-        let parts = [r#"{"query":"plan"}"#, r#"{"cookie":"plan"}"#, r#"{"header":"plan"}"#, r#""path""#];
+        let parts = [
+            r#"{"query":"plan"}"#,
+            r#"{"cookie":"plan"}"#,
+            r#"{"header":"plan"}"#,
+            r#""path""#,
+            r#"{"pathTemplate":{"templates":["/a/{id}/b","/{id}/a","/b/{id}"],"variable":"id"}}"#,
+            r#"{"expression":{"root":{"attribute":"path"}}}"#,
+        ];
         let rates = format!(r#"{{"base":[{RATE}],"overrides":"{}"}}"#, banning().0);
-        let (key, kind) = (parts[n % 4], format!(r#"{{"rates":{rates}}}"#));
+        let (key, kind) = (parts[n % 6], format!(r#"{{"rates":{rates}}}"#));
         format!(r#"{{"name":"l{n}","mode":"Enforce","onMissing":"Skip","key":[{key}],"kind":{kind}}}"#)
     };
     let of =
@@ -98,7 +105,7 @@ fn policies() -> Vec<(&'static str, PreparedPolicy)> {
         ("a thousand limits on prefixes", of(1000, &prefix)),
         ("a thousand keys", of(1000, &|n| limit(n, ""))),
         ("a thousand keys with bans", of(1000, &banned)),
-        ("four keys with bans", of(4, &banned)),
+        ("six keys with bans", of(6, &banned)),
     ]
 }
 

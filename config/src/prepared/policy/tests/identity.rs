@@ -179,6 +179,18 @@ fn a_value_that_some_applications_drop_makes_no_counter() {
     for target in ["/?plan=r1%", "/?plan=r1%4", "/?plan=r%zz1", "/?plan=r%u0031"] {
         assert_eq!(limit.apply(target, &[]), Outcome::Shared, "{target}");
     }
+    let limit = Limit::of(COOKIE);
+    for value in ["V\"", "V\\", "V\u{e9}", "\tV", "V x", "V,x", "\"V", "x\"V\"", "\"V\"x", "\"\\V\""] {
+        let request = |client: &str| alias(COOKIE, &format!("session={value}"), client);
+        assert_eq!(apply(&limit, &request("r1")), Outcome::Shared, "{value}");
+        assert_eq!(apply(&limit, &request("acme")), Outcome::Shared, "{value}");
+    }
+    for value in ["V", "\"V\"", "V ", "\"V\" ", "a=V", "%56"] {
+        assert!(
+            matches!(apply(&limit, &alias(COOKIE, &format!("session={value}"), "r1")), Outcome::Client(_)),
+            "{value}"
+        );
+    }
 }
 
 #[test]

@@ -44,9 +44,10 @@ fn addresses_that_cannot_be_read_are_told() {
     let pods = vec![CountedPod { findings, ..plain("a") }, pod("b", None)];
     let (status, reason, message) = condition("clientIP", &["10.0.0.0/8"], pods).unwrap();
     assert_eq!((status, reason), ("False", "UnreadableAddress"));
-    assert!(
-        message.starts_with("1 of 2 pods receives requests for which a trusted proxy reports something else"),
-        "{message}"
+    assert_eq!(
+        message,
+        "1 of 2 pods receives requests for which a trusted proxy reports something else than an address, such as `unknown`, so limits by \
+         clientIP count them for that proxy. Let the proxy append the address of its peer. sluice_unreadable_addresses_total counts them."
     );
 }
 
