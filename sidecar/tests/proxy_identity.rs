@@ -141,7 +141,7 @@ fn curious() -> Arc<PreparedPolicy> {
 async fn what_the_application_receives_decides() {
     let application = Application::start().await;
     let policy = curious();
-    let sidecar = sidecar_with(application.address, &[policy.clone()]);
+    let sidecar = sidecar_with(application.address, std::slice::from_ref(&policy));
     let secret = KeySecret::new([7; 16]);
     let mut runner = TestRunner::deterministic();
     // The counters that the requests must have used.

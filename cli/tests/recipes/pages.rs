@@ -13,7 +13,7 @@ use crate::process::signer::Signer;
 use crate::process::{self, Run};
 
 /// For each recipe, requests in their order.
-const RECIPES: [(&str, &[Requests]); 22] = [
+const RECIPES: [(&str, &[Requests]); 23] = [
     (
         "Each API key",
         &[
@@ -23,6 +23,24 @@ const RECIPES: [(&str, &[Requests]); 22] = [
     ),
     // Users with a token are tested below.
     ("Each user of a token", &[Requests("GET / HTTP/1.1\r\nhost: a", Exactly(100))]),
+    (
+        "Authenticated and anonymous clients",
+        &[
+            Requests("GET / HTTP/1.1\r\nhost: a\r\nauthorization: Bearer a", Exactly(5000)),
+            Requests("GET / HTTP/1.1\r\nhost: a\r\nauthorization: Basic b", Exactly(5000)),
+            Requests("GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 192.0.2.1", Exactly(60)),
+            Requests("GET / HTTP/1.1\r\nhost: a\r\nauthorization:\r\nx-forwarded-for: 192.0.2.1", Exactly(0)),
+            Requests(
+                "GET / HTTP/1.1\r\nhost: a\r\nauthorization: \r\nx-forwarded-for: 192.0.2.2",
+                Exactly(60),
+            ),
+            // The application receives none.
+            Requests(
+                "GET / HTTP/1.1\r\nhost: a\r\nauthorization: x\r\nx-forwarded-for: 192.0.2.3\r\nconnection: authorization",
+                Exactly(60),
+            ),
+        ],
+    ),
     (
         "Each client address",
         &[

@@ -214,7 +214,8 @@ mod tests {
         let value = |text: &str| HeaderValue::from_str(text.trim_ascii()).ok();
         match part {
             KeyPart::Header(name) => {
-                drop(map.insert(http::HeaderName::from_bytes(name.as_bytes()).ok()?, value(text)?))
+                let name = http::HeaderName::from_bytes(name.as_bytes()).ok()?;
+                map.insert(name, value(text)?);
             }
             KeyPart::Cookie(name) => drop(map.insert("cookie", value(&format!("{name}={}", encoded()))?)),
             KeyPart::Query(name) => target = format!("/?{name}={}", encoded()),

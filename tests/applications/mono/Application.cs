@@ -30,7 +30,8 @@ static class Application
 
     static void Answer(HttpListenerRequest request, HttpListenerResponse response)
     {
-        var name = request.Url.AbsolutePath == "/login" ? "login" : "other";
+        // Url.AbsolutePath is decoded twice.
+        var name = request.RawUrl.Split('?')[0] == "/login" ? "login" : "other";
         var cookie = request.Cookies["session"];
         var fields = new[] {
             "\"handler\":" + Json(name),
