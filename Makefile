@@ -118,6 +118,7 @@ lint: ## Formatting, clippy, rustdoc, scripts, structure, versions and pins, wor
 	hack/lint/circles.py
 	hack/lint/modules.py
 	hack/lint/sizes.py
+	hack/lint/lines.py
 	hack/lint/doc-comments.py
 	hack/lint/pins.py
 	hack/version.py --check

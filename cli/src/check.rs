@@ -1,24 +1,36 @@
 //! `sluice check`: validates policy files with the code that admission uses.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use sluice_crds::Installation;
 use sluice_crds::manifest::{Problem, load};
 use sluice_crds::summary;
+use sluice_host::logging::say;
 
 use crate::input::read;
+use crate::output;
 
 /// Checks every file for an installation; `-` is standard input. Prints a line for each valid object and each warning to standard
 /// output, and a line for each problem to standard error. Exits with 0 if all files are valid, otherwise with
 /// 1.
 pub(crate) fn check(files: &[PathBuf], installation: &Installation) -> ExitCode {
-    let mut code = ExitCode::SUCCESS;
+    let (mut code, mut is_read) = (ExitCode::SUCCESS, true);
     for file in files {
         match check_one(file, installation) {
-            Ok(lines) => lines.iter().for_each(|line| println!("{line}")),
+            Ok(lines) if is_read => match output::write(&(lines.join("\n") + "\n")) {
+                Ok(()) => {}
+                // What is left to find out is whether the files are valid.
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => is_read = false,
+                Err(error) => {
+                    say(&format!("cannot write to standard output: {error}"));
+                    return ExitCode::FAILURE;
+                }
+            },
+            Ok(_) => {}
             Err(lines) => {
-                lines.iter().for_each(|line| eprintln!("{line}"));
+                say(&lines.join("\n"));
                 code = ExitCode::FAILURE;
             }
         }

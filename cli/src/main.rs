@@ -121,7 +121,7 @@ fn main() -> ExitCode {
     match command {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}", output::printable(&format!("{error:#}")));
+            sluice_host::logging::say(&output::printable(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }

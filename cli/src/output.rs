@@ -22,15 +22,19 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
-/// Prints a text, without control characters but line breaks: parts of it come from other machines. A reader that has left,
-/// such as `head`, ends the process as usual.
+/// Prints a text. A reader that has left, such as `head`, ends the process as usual.
 pub(crate) fn print(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    let text = printable(text);
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match write(text) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
         written => written.context("cannot write to standard output"),
     }
+}
+
+/// Writes a text to standard output, without control characters but line breaks: parts of it come from other machines.
+pub(crate) fn write(text: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(printable(text).as_bytes())?;
+    out.flush()
 }
 
 /// Replaces control characters, which a terminal would obey.

@@ -93,7 +93,7 @@ pub(crate) struct Args {
 /// Runs until a signal arrives.
 pub(crate) fn serve(args: Args) -> anyhow::Result<()> {
     sluice_host::guard::abort_on_other_panics();
-    logging::init(args.log_format, &args.log)?;
+    let _last_lines = logging::init(args.log_format, &args.log)?;
     let Args {
         policy,
         installation,

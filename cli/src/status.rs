@@ -144,7 +144,7 @@ async fn pods(args: &SidecarArgs, out: &mut String) -> Result<bool> {
         }
         out.push_str(&table(rows.into_iter()));
     }
-    eprint!("{}", Silent(&answers));
+    sluice_host::logging::say_part(&Silent(&answers));
     for (policy, hashes) in versions {
         if hashes.len() > 1 {
             all_well = false;
@@ -193,7 +193,7 @@ async fn callers(args: &SidecarArgs, out: &mut String) -> Result<bool> {
             out.push_str(&rows);
         }
     }
-    eprint!("{}", Silent(&answers));
+    sluice_host::logging::say_part(&Silent(&answers));
     Ok(answers.iter().all(|answer| answer.result.is_ok()))
 }
 

@@ -8,21 +8,18 @@
 use std::hash::Hasher;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 pub use self::invalid_client::InvalidClient;
-pub use self::named_client::ClientName;
-pub use self::part::{ClientNaming, KeyPart, Unnamed};
+pub use self::part::{ClientName, ClientNaming, KeyContext, KeyPart, Unnamed};
 use self::part::{KeySource, MISSING, network_name};
-use crate::jwt::JwtVerifier;
 use crate::key_secret::KeySecret;
 use crate::nack::Nack;
 use crate::occurrences::Occurrences;
 use crate::path::Readings;
-use crate::request::{Habit, Part, RequestAttributes};
+use crate::request::{Part, RequestAttributes};
 
 mod description;
 mod invalid_client;
@@ -66,17 +63,6 @@ pub struct KeyBuilder {
     /// Indexes of the parts whose values operators may read.
     public: Vec<usize>,
     unclear: Arc<Occurrences>,
-}
-
-/// What the keys of a policy have in common.
-#[derive(Debug, Default)]
-pub struct KeyContext<'a> {
-    /// The kinds of tokens.
-    pub verifiers: &'a [Arc<JwtVerifier>],
-    /// Habits of the application.
-    pub habits: &'a [Habit],
-    /// Number of requests for which an expression had no value.
-    pub errors: Arc<AtomicU64>,
 }
 
 impl KeyBuilder {

@@ -257,6 +257,12 @@ FLEET = {
             (f"sum by (namespace) ({fleet_rate('sluice_panics_total')})", "{{namespace}}"),
             unit="reqps",
         ),
+        graph(
+            "Dropped lines of logs",
+            "Lines that standard error did not take: its disk is full, or nobody reads it.",
+            (f"sum by (namespace) ({rate('sluice_log_lines_dropped_total')})", "{{namespace}}"),
+            unit="reqps",
+        ),
     ],
     "Stores": [
         graph(

@@ -24,6 +24,7 @@ def load(name):
 
 
 circles, sizes, doc_comments = load("circles"), load("sizes"), load("doc-comments")
+lines = load("lines")
 modules, pins = load("modules"), load("pins")
 
 
@@ -103,6 +104,20 @@ class Others(unittest.TestCase):
         files |= {"e.rs": "x" * 200, "f.rs": "/// <https://" + "x" * 200 + ">\n"}
         found = sizes.problems(files)
         self.assertEqual([line.split(": ")[0] for line in found], ["a.rs", "c.rs:2"])
+
+    def test_production_lines_are_without_blanks_comments_and_tests(self):
+        files = {
+            "src/lib.rs": "//! Says.\n\nmod one;\n#[cfg(test)]\nmod tests;\n#[cfg(test)]\nuse a::{\n    b,\n};\nfn f() {\n    // why\n    g();\n}\n"
+            "#[cfg(test)]\nmod inner {\n    fn g() {\n    }\n}\nfn h() {}\n",
+            "src/one.rs": "struct A {\n    #[cfg(test)]\n    a: u8,\n    b: u8,\n}\n",
+            "src/tests.rs": "fn t() {}\n", "src/tests/more.rs": "fn t() {}\n",
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in files.items():
+                path = Path(folder, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            self.assertEqual(lines.rust_lines(Path(folder, "src")), 5 + 3)
 
     def test_a_file_that_no_program_contains_is_found(self):
         files = {

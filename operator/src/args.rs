@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use sluice_config::trace_options::{CollectorUrl, SampleRatio};
 use sluice_crds::Installation;
 use sluice_crds::checks::installation::InstallationArgs;
+pub use sluice_host::logging::LogFormat;
 use sluice_store::redis::MAX_PARTITIONS;
 
 use crate::injection::log_filter::LogFilter;
@@ -230,15 +231,6 @@ pub enum StartupPolicy {
     Deny,
 }
 
-/// Format of the logs.
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    /// One line of text for each event.
-    Text,
-    /// One JSON object for each event.
-    Json,
-}
-
 impl Args {
     /// Returns the settings for all policies.
     #[must_use]
@@ -252,19 +244,6 @@ impl Args {
     pub fn service(&self) -> Option<ServiceAccount> {
         let (namespace, name) = (self.namespace.clone(), self.service_account.clone());
         (!name.is_empty()).then_some(ServiceAccount { namespace, name })
-    }
-
-    /// Starts logging to standard error.
-    pub fn init_logging(&self) {
-        let filter = tracing_subscriber::EnvFilter::try_new(&self.log).unwrap_or_else(|error| {
-            eprintln!("--log {:?} is not a valid filter, using `info`: {error}", self.log);
-            tracing_subscriber::EnvFilter::new("info")
-        });
-        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-        let _ = match self.log_format {
-            LogFormat::Text => log.with_ansi(false).try_init(),
-            LogFormat::Json => log.json().try_init(),
-        };
     }
 
     /// Returns the names in the serving certificate.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use sluice_crds::EXPRESSION_THREAD;
+use sluice_host::logging;
 use sluice_operator::args::Command;
 use tikv_jemallocator::Jemalloc;
 
@@ -27,7 +28,11 @@ fn main() -> anyhow::Result<()> {
     abort_on_panics();
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let args = sluice_operator::Args::parse();
-    args.init_logging();
+    // A typing error in a value of the chart must not keep a cluster without an operator.
+    let _last_lines = logging::init(args.log_format, &args.log).or_else(|error| {
+        logging::say(&format!("{error}: using `info`"));
+        logging::init(args.log_format, "info")
+    })?;
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(async {
         match args.command {
             None => sluice_operator::run(args).await,

@@ -9,6 +9,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use sluice_host::logging::DroppedLines;
 
 use crate::distribution::hub::Hub;
 use crate::object_key::PolicyKey;
@@ -75,6 +76,7 @@ impl Default for Metrics {
         let build = Family::<BuildLabels, Gauge>::default();
         build.get_or_create(&BuildLabels { version: env!("CARGO_PKG_VERSION") }).set(1);
         registry.register("build_info", "1, with the release of the operator as a label", build);
+        registry.register_collector(Box::new(DroppedLines));
         let conditions = Family::default();
         registry.register(
             "policy_condition",

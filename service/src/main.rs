@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("sluice-service: {error}");
+            sluice_host::logging::say(&format!("sluice-service: {error}"));
             ExitCode::FAILURE
         }
     }

@@ -125,7 +125,7 @@ pub enum OperatorRunError {
 /// # Errors
 /// It cannot start.
 pub fn run(url: &str, args: OperatorArgs) -> Result<(), OperatorRunError> {
-    logging::init(args.log_format, &args.log)?;
+    let _last_lines = logging::init(args.log_format, &args.log)?;
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve(url, args))
 }
 

@@ -45,7 +45,7 @@ pub enum RunError {
 /// Runs in place of ratelimit, by the variables that `get` returns, until a signal ends the process.
 pub fn run(get: &dyn Fn(&str) -> Option<String>) -> Result<(), RunError> {
     let settings = Settings::read(get)?;
-    logging::init(settings.log.0, &settings.log.1)?;
+    let _last_lines = logging::init(settings.log.0, &settings.log.1)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(settings, DRAIN_DELAY, |_| std::future::pending()))
 }

@@ -17,6 +17,7 @@ use sluice_engine::per_second::LogSampler;
 use sluice_engine::trace::{SpanMetrics, TraceOptions, Tracer};
 use sluice_engine::{Engine, EngineOptions, Load, Publisher, StartupPolicy};
 use sluice_host::drain::{self, DrainSignal};
+use sluice_host::logging::DroppedLines;
 use sluice_host::{capacity, listen};
 use sluice_store::Clock;
 use tokio::net::TcpListener;
@@ -254,6 +255,7 @@ impl Service {
             },
             &mut registry,
         );
+        registry.register_collector(Box::new(DroppedLines));
         let spans = SpanMetrics::register(&mut registry);
         if let Some(callers) = &callers {
             callers.register(&mut registry);

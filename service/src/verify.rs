@@ -1,5 +1,6 @@
 //! Asks a service from outside whether it answers, as gateways reach it.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -91,7 +92,7 @@ async fn verify(args: &VerifyArgs) -> Result<(), VerifyError> {
     if tokio::time::timeout(*timeout, asking).await.is_err() {
         return Err(VerifyError::Silent { address: address.clone(), timeout: *timeout, reason });
     }
-    println!("{address} answers gateways");
+    let _ = writeln!(std::io::stdout(), "{address} answers gateways");
     Ok(())
 }
 

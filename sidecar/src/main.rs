@@ -17,7 +17,7 @@ fn main() -> ExitCode {
     match run(Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("sluice-sidecar: {error}");
+            sluice_host::logging::say(&format!("sluice-sidecar: {error}"));
             ExitCode::FAILURE
         }
     }

@@ -1,4 +1,4 @@
-//! What the application receives decides: limits see a request as it is forwarded.
+//! Limits see a request as the application receives it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

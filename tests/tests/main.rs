@@ -13,6 +13,7 @@ mod installation;
 mod live_readings;
 mod monitoring;
 mod obedient_clients;
+mod outputs;
 mod path_spellings;
 mod reconcile;
 mod service;

@@ -32,7 +32,7 @@ pub(crate) struct TopArgs {
 /// Prints the clients that the pods have denied most, added up over the pods.
 pub(crate) async fn top(args: &TopArgs) -> Result<()> {
     let answers = Sidecars::find(&args.sidecars).await?.ask::<(), Top>(TOP, None).await;
-    eprint!("{}", Silent(&answers));
+    sluice_host::logging::say_part(&Silent(&answers));
     let answered: Vec<_> = answers.into_iter().filter_map(|answer| answer.result.ok()).collect();
     if answered.is_empty() {
         bail!("no sidecar answered: see the reasons above");

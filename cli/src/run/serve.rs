@@ -1,6 +1,8 @@
 //! Serves requests until a signal arrives.
 
+use std::io::Write as _;
 use std::sync::Arc;
+use std::thread;
 
 use anyhow::{Context as _, bail};
 use sluice_config::PreparedPolicy;
@@ -18,7 +20,7 @@ use crate::run::policy_file::{POLL_INTERVAL, PolicyFile, applicable, rejected};
 /// Runs until a signal arrives.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     sluice_sidecar::abort_on_other_panics();
-    logging::init(args.log_format, &args.log)?;
+    let _last_lines = logging::init(args.log_format, &args.log)?;
     runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve(args))
 }
 
@@ -55,11 +57,12 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     }
     let sidecar = bound.serve();
     if let (Some(listening), Some(admin)) = (sidecar.addresses().first(), sidecar.admin()) {
-        // The only line on standard output. Programs may parse it.
+        // The only line on standard output. Programs may parse it, or have left, or never read it.
         let debug = sidecar.debug().map(|debug| format!(", debug on http://{debug}")).unwrap_or_default();
-        println!(
+        let line = format!(
             "listening on http://{listening}, forwarding to http://{upstream}, admin on http://{admin}{debug}"
         );
+        let _ = thread::Builder::new().spawn(move || drop(writeln!(std::io::stdout(), "{line}")));
     }
     tracing::info!(file = file.name(), policies = names(&policies), "policies applied");
     tokio::select! {

@@ -124,7 +124,9 @@ pub(crate) async fn simulate(args: SimulateArgs) -> Result<ExitCode> {
     }
     let unreadable = report.unreadable_percent();
     if let Some(most) = args.max_unreadable.filter(|most| unreadable > *most) {
-        eprintln!("{unreadable:.2} % of the lines could not be read: --max-unreadable allows {most} %");
+        sluice_host::logging::say(&format!(
+            "{unreadable:.2} % of the lines could not be read: --max-unreadable allows {most} %"
+        ));
         return Ok(ExitCode::from(2));
     }
     Ok(ExitCode::SUCCESS)

@@ -1,27 +1,15 @@
 //! Clients that an operator names by the values of their key.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
 
 use super::invalid_client::InvalidClient;
-use super::part::Unnamed;
+use super::part::{ClientName, Unnamed};
 use super::{Identity, KeyBuilder, KeySource, OnMissing, write_part};
 use crate::key_secret::KeySecret;
 use crate::path::Readings;
 use crate::request::{FieldName, Habit, HeaderField, Part, RequestAttributes};
-
-/// The client of overrides that a value names.
-#[derive(Debug, PartialEq, Eq)]
-pub enum ClientName<'a> {
-    /// The one with this text.
-    Clear(Cow<'a, [u8]>),
-    /// It could be any.
-    InDoubt,
-    /// No client has such a value.
-    Nobody,
-}
 
 impl KeyBuilder {
     /// Returns the key of the client with these values of the parts. A path, a host or an address may be written as in a request.

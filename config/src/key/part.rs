@@ -11,7 +11,6 @@ use http::Method;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::KeyContext;
 use super::path_templates::PathTemplates;
 use crate::client_address::parse_address;
 use crate::descriptor::{DESCRIPTOR_PAIR, named_pair};
@@ -22,7 +21,7 @@ use crate::matches::header_name;
 use crate::nack::Nack;
 use crate::path::{Readings, folded, is_too_long};
 use crate::request::text::{normal_cookie, trimmed, without_encoded_words, without_invalid};
-use crate::request::{FieldName, HeaderField, Part, RequestAttributes, host_of, is_authority};
+use crate::request::{FieldName, Habit, HeaderField, Part, RequestAttributes, host_of, is_authority};
 
 /// One part of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,6 +133,17 @@ const JWT_CLAIM: u8 = 10;
 const PATH_TEMPLATE: u8 = 11;
 const EXPRESSION: u8 = 12;
 pub(super) const MISSING: u8 = 255;
+
+/// Everything that the keys of a policy have in common.
+#[derive(Debug, Default)]
+pub struct KeyContext<'a> {
+    /// The kinds of tokens.
+    pub verifiers: &'a [Arc<JwtVerifier>],
+    /// Habits of the application.
+    pub habits: &'a [Habit],
+    /// Number of requests for which an expression had no value.
+    pub errors: Arc<AtomicU64>,
+}
 
 /// The source of one part of a key.
 #[derive(Debug)]
@@ -452,6 +462,17 @@ impl ClientNaming {
 fn path_of(target: &str) -> Result<&str, Unnamed> {
     let path = target.split(['?', '#']).next().unwrap_or_default();
     if is_too_long(path) { Err(Unnamed::Unclear("no request has such a long path")) } else { Ok(path) }
+}
+
+/// The client of overrides that a value names.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ClientName<'a> {
+    /// The one with this text.
+    Clear(Cow<'a, [u8]>),
+    /// It could be any.
+    InDoubt,
+    /// No client has such a value.
+    Nobody,
 }
 
 /// Why a text identifies nobody as the value of a part of a key.

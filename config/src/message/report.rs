@@ -48,7 +48,7 @@ pub enum PolicyReport {
     Applied {
         /// Hash of the applied version.
         hash: PolicyHash,
-        /// What users should be told about it.
+        /// Findings that users should be told.
         #[serde(flatten)]
         findings: PolicyFindings,
     },
@@ -62,7 +62,7 @@ pub enum PolicyReport {
     },
 }
 
-/// What a sidecar has found out about a policy that it applies.
+/// Findings of a sidecar about a policy that it applies.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyFindings {

@@ -11,8 +11,8 @@ use smallvec::SmallVec;
 
 use super::text::{trimmed, without_invalid};
 
-/// What an application does with names, beyond what all do. A policy names the habits of its application. Keys then use its reading: a
-/// name in another spelling is the same one.
+/// A reading of names that only some applications have. A policy names the habits of its application. Keys then use its reading: a name
+/// in another spelling is the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Habit {

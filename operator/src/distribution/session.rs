@@ -46,7 +46,7 @@ pub enum Confirmation {
 pub struct Reported {
     /// Whether it applies the edit.
     pub confirmation: Confirmation,
-    /// What it has found out about the edit.
+    /// Findings about the edit.
     pub findings: PolicyFindings,
     /// The store, or `None` if the sidecar is not connected or has not reported on it.
     pub store: Option<StoreReport>,

@@ -6,11 +6,12 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use sluice_config::trace_options::{CollectorUrl, SampleRatio};
+use sluice_host::logging::LogFormat;
 
 use super::log_filter::LogFilter;
 use super::quantity::Amount;
 use super::resources::GuaranteedResources;
-use crate::args::{LogFormat, StartupPolicy};
+use crate::args::StartupPolicy;
 
 /// Name of the ConfigMap in each namespace by which sidecars trust the operator.
 pub const CONFIG_MAP: &str = "sluice-ca";

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use sluice_crds::{GROUP, PORTS_ANNOTATION};
+use sluice_host::logging::LogFormat;
 
 use super::config::InjectConfig;
 use super::log_filter::LogFilter;
 use super::quantity::Amount;
-use crate::args::LogFormat;
 
 #[cfg(test)]
 mod tests;

@@ -10,12 +10,13 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use sluice_config::{DEBUG_PORT, TOKEN_AUDIENCE};
 use sluice_crds::SIDECAR_CONTAINER;
+use sluice_host::logging::LogFormat;
 
 use super::capture::Ports;
 use super::config::{CONFIG_MAP, CONFIG_MAP_KEY, InjectConfig};
 use super::containers::{ADMIN_ARGUMENT, IDENTITY_VOLUME, PROXY_ARGUMENT, STATE_VOLUME};
 use super::pod_settings::PodSettings;
-use crate::args::{LogFormat, StartupPolicy};
+use crate::args::StartupPolicy;
 
 /// Time that a captured container keeps running after the deletion of its pod began, in seconds, so that no
 /// request meets a closed port while the change of endpoints propagates.

@@ -100,7 +100,7 @@ pub struct CountedPod {
     pub addresses: Arc<[IpAddr]>,
     /// The last report of its sidecar about the policy.
     pub confirmation: Confirmation,
-    /// What its sidecar has found out about the policy.
+    /// Findings of its sidecar about the policy.
     pub findings: PolicyFindings,
     /// The last report of its sidecar about the store, or `None` if the sidecar is not connected.
     pub store: Option<StoreReport>,

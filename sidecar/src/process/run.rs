@@ -44,7 +44,7 @@ pub fn run(args: Args) -> Result<(), RunError> {
         return drain_request::create(state_dir)
             .map_err(|error| RunError::Drain { state_dir: state_dir.display().to_string(), error });
     }
-    logging::init(args.log_format, &args.log)?;
+    let _last_lines = logging::init(args.log_format, &args.log)?;
     runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve(args))
 }
 

@@ -29,6 +29,7 @@ use crate::upstream::in_flight::InFlight;
 use sluice_host::capacity;
 use sluice_host::drain::{self, DrainSignal, DrainWatch};
 use sluice_host::listen::bind;
+use sluice_host::logging::DroppedLines;
 
 /// The reason why a sidecar did not start.
 #[derive(Debug, thiserror::Error)]
@@ -191,6 +192,7 @@ impl Sidecar {
         registry.register_collector(Box::new(in_flight.clone()));
         registry.register_collector(Box::new(applications.clone()));
         registry.register_collector(Box::new(AbandonedRequests));
+        registry.register_collector(Box::new(DroppedLines));
         let metrics = Metrics::new(registry);
         metrics.add_reasons(ForwardError::REASONS, refusal_reasons());
         let tracer = tracing.and_then(|options| Tracer::start(&options, metrics.spans.clone()));

@@ -126,8 +126,8 @@ impl Client<'_> {
     }
 }
 
-/// Forwards an HTTP/1 request of a client, whose head is [that of the application](hop_by_hop::strip_request) already. If the connection changes its protocol, the result of `keep` is
-/// dropped when the connection ends.
+/// Forwards an HTTP/1 request of a client, whose head is [that of the application](hop_by_hop::strip_request) already. If the
+/// connection changes its protocol, the result of `keep` is dropped when the connection ends.
 pub(crate) async fn over_http1<K: Keep>(
     pool: &Arc<Pool<RequestBody>>,
     mut request: Request<ClientBody>,

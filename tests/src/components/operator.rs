@@ -23,7 +23,8 @@ pub struct Operator {
     /// URL of the admission webhook: `https://127.0.0.1:PORT`.
     pub webhook_url: String,
     ca_file: PathBuf,
-    _directory: TempDir,
+    /// Keeps the file of the log.
+    directory: Option<TempDir>,
 }
 
 impl Operator {
@@ -60,12 +61,28 @@ impl Operator {
         control_url: &str,
         more_arguments: &[&str],
     ) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let log = directory.path().join("operator.log");
+        let mut this =
+            Self::begin_logging(plane, namespace, store_url, control_url, more_arguments, &log).await;
+        this.directory = Some(directory);
+        this
+    }
+
+    /// Starts an operator whose output goes to `log`.
+    pub async fn begin_logging(
+        plane: &ControlPlane,
+        namespace: &str,
+        store_url: &str,
+        control_url: &str,
+        more_arguments: &[&str],
+        log: &Path,
+    ) -> Self {
         let control: u16 = control_url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
         let client = plane.client().await;
         let object = serde_json::from_value(json!({"metadata": {"name": namespace}})).expect("a namespace");
         // An operator that starts again finds its namespace.
         let _ = Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &object).await;
-        let directory = tempfile::tempdir().expect("a temporary directory");
         let [webhook, admin] = [free_port(), free_port()];
         let mut arguments = vec![
             format!("--namespace={namespace}"),
@@ -83,15 +100,14 @@ impl Operator {
         }
         arguments.extend(more_arguments.iter().map(|&argument| argument.to_owned()));
         let kubeconfig = ("KUBECONFIG", plane.kubeconfig().display().to_string());
-        let log = directory.path().join("operator.log");
-        let process = Process::start(&binary("sluice-operator"), &arguments, &[kubeconfig], &log, "TERM");
+        let process = Process::start(&binary("sluice-operator"), &arguments, &[kubeconfig], log, "TERM");
         Self {
             process,
             control_url: format!("https://127.0.0.1:{control}"),
             admin_url: format!("http://127.0.0.1:{admin}"),
             webhook_url: format!("https://127.0.0.1:{webhook}"),
             ca_file: plane.directory().join(format!("{namespace}.crt")),
-            _directory: directory,
+            directory: None,
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the message of the condition Ready says about single limits, before clients are affected or when they count as one.
+//! Limits that the message of the condition Ready names, before clients are affected or when they count as one.
 
 use std::collections::BTreeSet;
 

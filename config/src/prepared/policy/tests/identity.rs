@@ -11,7 +11,7 @@ use crate::prepared::Blobs;
 use crate::prepared::explanation::Explained;
 use crate::{KeySecret, PreparedPolicy, RequestAttributes};
 
-/// What a limit makes of a request.
+/// The treatment of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Outcome {
     /// It has a counter of its own.
