@@ -405,6 +405,31 @@ fn an_exemption_needs_the_name_as_the_policy_has_it() {
 }
 
 #[test]
+fn an_operator_learns_which_habit_would_make_a_client_clear() {
+    let nobody = |part: &str, target: &str, (name, value): (&'static str, &'static str)| {
+        let limit = Limit::of(part);
+        let (uri, secret) = (target.parse::<Uri>().unwrap(), KeySecret::new([1; 16]));
+        let headers =
+            HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static(value))]);
+        let request = RequestAttributes::new(&Method::GET, &uri, &headers, [192, 0, 2, 1].into());
+        match limit.policy.explain(&limit.policy.limits[0], &request, &request.path_readings(), &secret) {
+            Explained::Counts { nobody, .. } => nobody,
+            other => panic!("{other:?}"),
+        }
+    };
+    for (part, target, header, habit) in [
+        (HEADER, "/", ("x_api_key", "r1"), "add HeaderUnderscoresAreHyphens to spec.application.habits"),
+        (QUERY, "/?Plan=r1", ("x-other", "a"), "add QueryNamesIgnoreCase to spec.application.habits"),
+        (COOKIE, "/", ("cookie", "Session=r1"), "add CookieNamesIgnoreCase to spec.application.habits"),
+        (COOKIE, "/", ("cookie", "session=r1\""), "is repeated, not valid or not clear"),
+    ] {
+        let text = nobody(part, target, header).unwrap();
+        assert!(text.contains(habit), "{text}");
+    }
+    assert_eq!(nobody(HEADER, "/", ("x-api-key", "r1")), None);
+}
+
+#[test]
 fn keys_that_are_not_clear_are_counted_unless_an_operator_asks() {
     let limit = Limit::of(HEADER);
     let (uri, secret) = (Uri::from_static("/"), KeySecret::new([1; 16]));
