@@ -125,6 +125,8 @@ fn a_cookie_identifies_a_client_wherever_it_stands_and_however_it_is_written() {
         &["session=a\u{e9}"],
         &["Session=a"],
         &["session =a"],
+        &["session; session=a"],
+        &["session ;session=a; session"],
         &["session[0]=a"],
         &["x=1 session=a"],
         &["x=1,session=a"],

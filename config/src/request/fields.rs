@@ -38,6 +38,8 @@ struct Entry<'a> {
     place: Place,
     value: &'a [u8],
     kind: Kind,
+    /// Number of entries before it.
+    at: usize,
     /// The forms of the value, and the index of the normal one, if there is one. Most values are never asked for.
     forms: OnceCell<(Forms<'a>, Option<usize>)>,
 }
@@ -139,7 +141,10 @@ impl<'a> Fields<'a> {
             // A quoted value may have semicolons for some parsers. Where that matters, the cookies are read in both ways, and neither
             // is certain.
             let has_quoted_semicolon = has_quoted_semicolon(header);
-            let place = if has_quoted_semicolon { Place::INNER } else { Place::outer(is_one) };
+            // Python sees no cookie at all beside one that it does not understand. That is no reason to take a client for another one, but
+            // one not to exempt it.
+            let is_certain = is_one && header.split(|byte| *byte == b';').all(is_plain_pair);
+            let place = if has_quoted_semicolon { Place::INNER } else { Place::outer(is_certain) };
             header.split(|byte| *byte == b';').for_each(|pair| fields.add_cookies(pair, place));
             if has_quoted_semicolon {
                 // What stands outside of quotation marks is a pair for everybody.
@@ -185,6 +190,7 @@ impl<'a> Fields<'a> {
             place: Place::INNER,
             value: &[],
             kind: Kind::Parameter,
+            at: self.entries.len(),
             forms,
         });
     }
@@ -252,12 +258,13 @@ impl<'a> Fields<'a> {
         // Hash, fold and sort.
         note(100);
         let hash = field_name::hash(&folded);
-        self.entries.push(Entry { hash, folded, name, place, value, kind, forms: OnceCell::new() });
+        let at = self.entries.len();
+        self.entries.push(Entry { hash, folded, name, place, value, kind, at, forms: OnceCell::new() });
     }
 
     fn sorted(mut self) -> Self {
         if self.entries.len() > FEW {
-            self.entries.sort_unstable_by_key(|entry| entry.hash);
+            self.entries.sort_unstable_by_key(|entry| (entry.hash, entry.at));
         }
         self
     }
@@ -269,7 +276,7 @@ impl<'a> Fields<'a> {
         let is_sorted = self.entries.len() > FEW;
         let start = if is_sorted { self.entries.partition_point(|entry| entry.hash < hash) } else { 0 };
         let mut found: SmallVec<[Found<'_>; 2]> = SmallVec::new();
-        let mut has_bare_name = false;
+        let (mut has_bare_name, mut begins_bare) = (false, false);
         let mut is_complete = self.pairs <= MAX_PAIRS;
         for entry in &self.entries[start..] {
             if is_sorted && entry.hash != hash {
@@ -285,20 +292,26 @@ impl<'a> Fields<'a> {
             let (forms, normal) = entry.forms();
             let Some(written) = forms.first() else {
                 has_bare_name = true;
+                begins_bare |= found.is_empty();
                 continue;
             };
-            // An empty cookie is none for some applications. A parameter without a value is there for all.
+            // An empty cookie is none for some applications, and so is what has no normal form. A parameter without a value is there.
             let is_empty = entry.kind != Kind::Parameter && forms.iter().any(|form| form.is_empty());
+            let is_dropped = is_empty || normal.is_none();
             found.push(Found {
                 forms,
                 written,
                 normal: normal.map(|at| &*forms[at]),
                 identifies: entry.place.is_outer && name.is(&entry.name),
-                is_seen_by_all: entry.place.is_certain && !is_empty && *entry.name == *name.written(),
+                is_seen_by_all: entry.place.is_certain && !is_dropped && *entry.name == *name.written(),
             });
         }
         if has_bare_name {
-            found.iter_mut().for_each(|found| found.is_seen_by_all = false);
+            found.iter_mut().for_each(|found| {
+                found.is_seen_by_all = false;
+                // Go takes the first, which is an empty cookie for it.
+                found.identifies &= !begins_bare;
+            });
             if found.is_empty() {
                 found.push(Found::EMPTY);
             }
@@ -327,6 +340,17 @@ fn is_cookie_value(value: &[u8]) -> bool {
         value.strip_prefix(b"\"").map(<[u8]>::trim_ascii_end).and_then(|rest| rest.strip_suffix(b"\""));
     let value = quoted.unwrap_or_else(|| without_spaces(value.trim_ascii_end()));
     value.iter().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b',' | b';' | b'\\'))
+}
+
+/// Reports whether all applications understand a pair of a `Cookie` field.
+fn is_plain_pair(pair: &[u8]) -> bool {
+    let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    split_at_equals(without_spaces(pair)).is_some_and(|(name, value)| {
+        let quoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
+        name.first().is_some_and(|first| *first != b'$')
+            && name.iter().all(is_token)
+            && is_cookie_value(quoted.unwrap_or(value))
+    })
 }
 
 /// Returns a text without the spaces at its beginning.

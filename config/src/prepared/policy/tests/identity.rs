@@ -349,7 +349,20 @@ fn an_empty_header_or_cookie_is_present_and_absent_for_a_limit_and_neither_for_a
     let key = r#"{"clientIp":{"ipv4Prefix":32,"ipv6Prefix":64}}"#;
     for (kind, name, line, empty) in [
         ("headers", "authorization", "authorization: x", &["authorization:"][..]),
-        ("cookies", "s", "cookie: s=x", &["cookie: s=", "cookie: s", "cookie: s=\"\"", "cookie: s; t=1"]),
+        (
+            "cookies",
+            "s",
+            "cookie: s=x",
+            &[
+                "cookie: s=",
+                "cookie: s",
+                "cookie: s=\"\"",
+                "cookie: s; t=1",
+                "cookie: s=\"",
+                "cookie: s=x\"",
+                "cookie: s=\"\\\"\"",
+            ],
+        ),
     ] {
         for present in [true, false] {
             let entry = condition(kind, name, present);
@@ -388,9 +401,17 @@ fn an_exemption_needs_the_name_as_the_policy_has_it() {
     assert!(
         exempt(&cookie, "/", &["cookie: session=vip"]) && exempt(&cookie, "/", &["cookie: x=1; session=vip"])
     );
-    for line in
-        ["cookie: session =vip", "cookie: Session=vip", "cookie: session\t=vip", "cookie: s%65ssion=vip"]
-    {
+    assert!(exempt(&cookie, "/", &["cookie: x=\"1\"; y=; session=vip"]));
+    for line in [
+        "cookie: session =vip",
+        "cookie: Session=vip",
+        "cookie: session\t=vip",
+        "cookie: s%65ssion=vip",
+        "cookie: session=vip; foo",
+        "cookie: a b; session=vip",
+        "cookie: x=\"; session=vip",
+        "cookie: $x=1; session=vip",
+    ] {
         assert!(!exempt(&cookie, "/", &[line]), "{line}");
     }
     let query = except("query", "plan");
