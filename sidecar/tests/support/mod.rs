@@ -319,7 +319,11 @@ pub(crate) async fn responding(size: usize) -> SocketAddr {
                 // hyper sends bodies of responses to HEAD over HTTP/2.
                 let is_head = request.method() == http::Method::HEAD;
                 let body = if is_head { Full::default() } else { Full::new(body.clone()) };
-                async { Ok::<_, Infallible>(Response::new(body)) }
+                async move {
+                    // An answer before the end of a body would hide what is wrong with the rest.
+                    let _ = request.into_body().collect().await;
+                    Ok::<_, Infallible>(Response::new(body))
+                }
             });
             tokio::spawn(async move {
                 let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
