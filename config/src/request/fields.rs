@@ -346,10 +346,9 @@ fn is_cookie_value(value: &[u8]) -> bool {
 fn is_plain_pair(pair: &[u8]) -> bool {
     let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     split_at_equals(without_spaces(pair)).is_some_and(|(name, value)| {
-        let quoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
         name.first().is_some_and(|first| *first != b'$')
             && name.iter().all(is_token)
-            && is_cookie_value(quoted.unwrap_or(value))
+            && is_cookie_value(value)
     })
 }
 
