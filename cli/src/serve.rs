@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use sluice_config::message::Replica;
 use sluice_config::policy::OnStoreFailure;
 use sluice_crds::checks::installation::InstallationArgs;
@@ -11,7 +12,9 @@ use sluice_crds::policy::Enforcer;
 use sluice_engine::Publisher;
 use sluice_engine::trace::TraceArgs;
 use sluice_host::duration::duration;
+use sluice_host::listen::{address, loopback_address};
 use sluice_host::logging::{self, LogFormat};
+use sluice_host::worker;
 use sluice_service::compat::compile::{AlgorithmName, CompileOptions};
 use sluice_service::compat::files::Directory;
 use sluice_service::compat::settings::{Settings, Source};
@@ -20,7 +23,7 @@ use sluice_service::tls::TlsFiles;
 use sluice_service::{Options, Publication};
 
 use crate::run::StoreArgs;
-use crate::run::policy_file::{NamedPolicy, POLL_INTERVAL, PolicyFile, applicable, rejected};
+use crate::run::policy_file::{NamedPolicy, PolicyFile};
 
 /// The arguments of `sluice serve`.
 #[derive(Debug, clap::Args)]
@@ -34,16 +37,16 @@ pub(crate) struct Args {
     #[arg(long, env = "SLUICE_RATELIMIT_CONFIG", value_name = "DIRECTORY")]
     ratelimit_config: Option<PathBuf>,
     /// Address of the gRPC port, which Envoy asks (envoy.service.ratelimit.v3)
-    #[arg(long, env = "SLUICE_GRPC", value_name = "IP:PORT", default_value = "127.0.0.1:8081")]
+    #[arg(long, env = "SLUICE_GRPC", value_name = "IP:PORT", value_parser = address, default_value = "127.0.0.1:8081")]
     grpc: SocketAddr,
     /// Address of the HTTP port, which applications ask (/v1/check), and which answers Envoy's questions in JSON (/json)
-    #[arg(long, env = "SLUICE_HTTP", value_name = "IP:PORT", default_value = "127.0.0.1:8080")]
+    #[arg(long, env = "SLUICE_HTTP", value_name = "IP:PORT", value_parser = address, default_value = "127.0.0.1:8080")]
     http: SocketAddr,
     /// Address of /livez, /readyz, /startupz and /metrics
-    #[arg(long, env = "SLUICE_ADMIN", value_name = "IP:PORT", default_value = "127.0.0.1:8791")]
+    #[arg(long, env = "SLUICE_ADMIN", value_name = "IP:PORT", value_parser = address, default_value = "127.0.0.1:8792")]
     admin: SocketAddr,
     /// Address of the debug port, which sluice top, peek and status ask [default: none]
-    #[arg(long, env = "SLUICE_DEBUG", value_name = "IP:PORT")]
+    #[arg(long, env = "SLUICE_DEBUG", value_name = "IP:PORT", value_parser = loopback_address)]
     debug: Option<SocketAddr>,
     #[command(flatten)]
     store: StoreArgs,
@@ -155,13 +158,16 @@ pub(crate) fn serve(args: Args) -> anyhow::Result<()> {
             None => std::future::pending().await,
         }
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(sluice_service::run::serve(settings, drain_delay, beside))?)
+    Ok(worker::runtime().context("cannot start")?.block_on(sluice_service::run::serve(
+        settings,
+        drain_delay,
+        beside,
+    ))?)
 }
 
 /// Publishes the policies of a file, and every valid edit of it. Never returns.
-async fn follow(mut file: PolicyFile, policies: Vec<NamedPolicy>, publication: Publication, replicas: u32) {
-    let publish = |file: &PolicyFile, policies: &[NamedPolicy]| {
+async fn follow(file: PolicyFile, policies: Vec<NamedPolicy>, publication: Publication, replicas: u32) {
+    let publish = |policies: &[NamedPolicy]| {
         // No policy is nacked here: all of them are applicable.
         let _ = publication.publish_policies(policies);
         if replicas > 1 {
@@ -171,15 +177,8 @@ async fn follow(mut file: PolicyFile, policies: Vec<NamedPolicy>, publication: P
         }
         tracing::info!(file = file.name(), policies = policies.len(), "policies applied");
     };
-    publish(&file, &policies);
-    loop {
-        tokio::time::sleep(POLL_INTERVAL).await;
-        let Some(edit) = file.changed() else { continue };
-        match edit.and_then(|policies| applicable(&file, policies)) {
-            Ok(policies) => publish(&file, &policies),
-            Err(error) => rejected(&file, &error),
-        }
-    }
+    publish(&policies);
+    file.follow(publication.files(), publish).await;
 }
 
 fn algorithm(name: &str) -> Result<AlgorithmName, String> {

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
-use sluice_config::client_pages::{CALLERS, CallersPage, POLICIES, PoliciesInForce};
+use sluice_config::client_pages::{CALLERS, CallersPage, POLICIES, PoliciesInForce, RejectedFile};
 use sluice_crds::conditions::types::{READY, STORE_HEALTHY};
 use sluice_crds::{RateLimitPolicy, RateLimitStore};
 
@@ -122,7 +122,7 @@ async fn pods(args: &SidecarArgs, out: &mut String) -> Result<bool> {
     let mut rows = vec![["SIDECAR", "POLICY", "VERSION", "STORE", "HEALTH"].map(str::to_owned)];
     let mut all_well = answers.iter().all(|answer| answer.result.is_ok());
     for answer in &answers {
-        let Ok(PoliciesInForce { policies }) = &answer.result else { continue };
+        let Ok(PoliciesInForce { policies, rejected: _ }) = &answer.result else { continue };
         if policies.is_empty() {
             rows.push([&answer.source, "none", "", "", ""].map(str::to_owned));
         }
@@ -145,6 +145,21 @@ async fn pods(args: &SidecarArgs, out: &mut String) -> Result<bool> {
         out.push_str(&table(rows.into_iter()));
     }
     sluice_host::logging::say_part(&Silent(&answers));
+    for answer in &answers {
+        for RejectedFile { file, since_seconds, reason } in
+            answer.result.iter().flat_map(|page| &page.rejected)
+        {
+            all_well = false;
+            let _ = writeln!(
+                out,
+                "\n{}: {} differs since {} from what is in force: its edit was rejected:\n{}",
+                answer.source,
+                printable(file),
+                time(*since_seconds),
+                reason.lines().map(printable).collect::<Vec<_>>().join("\n")
+            );
+        }
+    }
     for (policy, hashes) in versions {
         if hashes.len() > 1 {
             all_well = false;
@@ -177,9 +192,7 @@ async fn callers(args: &SidecarArgs, out: &mut String) -> Result<bool> {
             );
         }
         for refusal in refused {
-            let last =
-                i64::try_from(refusal.last_seconds).ok().and_then(|at| Timestamp::from_second(at).ok());
-            let last = last.map(|at| at.to_string()).unwrap_or_default();
+            let last = time(refusal.last_seconds);
             // A caller chooses what it is called.
             let reason = printable(&refusal.reason);
             refusals.push([answer.source.clone(), refusal.times.to_string(), last, reason]);
@@ -195,6 +208,12 @@ async fn callers(args: &SidecarArgs, out: &mut String) -> Result<bool> {
     }
     sluice_host::logging::say_part(&Silent(&answers));
     Ok(answers.iter().all(|answer| answer.result.is_ok()))
+}
+
+/// Returns a time since the Unix epoch in words.
+fn time(seconds: u64) -> String {
+    let time = i64::try_from(seconds).ok().and_then(|at| Timestamp::from_second(at).ok());
+    time.map(|at| at.to_string()).unwrap_or_default()
 }
 
 struct Row {

@@ -39,12 +39,22 @@ async fn start_before(answer: fn(&str) -> String) -> (Run, SocketAddr) {
 }
 
 async fn start_with(answer: fn(&str) -> String, environment: &[(&str, &str)]) -> (Run, SocketAddr) {
+    let (run, debug, file) = start_with_file(answer, environment).await;
+    // A policy file that has gone is told.
+    file.keep().unwrap();
+    (run, debug)
+}
+
+async fn start_with_file(
+    answer: fn(&str) -> String,
+    environment: &[(&str, &str)],
+) -> (Run, SocketAddr, NamedTempFile) {
     let file = NamedTempFile::with_suffix(".yaml").unwrap();
     std::fs::write(file.path(), POLICY).unwrap();
     let arguments = ["--store", "memory", "--debug", "127.0.0.1:0"];
     let run = Run::start_before(answer, file.path(), &arguments, environment).await;
     let debug = run.debug.unwrap();
-    (run, debug)
+    (run, debug, file)
 }
 
 /// Posts a body over HTTP/1.
@@ -200,6 +210,25 @@ async fn the_log_filter_of_the_documentation_leaves_out_denials_and_nothing_else
 }
 
 #[tokio::test]
+async fn an_edit_that_is_rejected_is_told_by_status_until_the_file_is_in_force() {
+    let answer = |_: &str| "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned();
+    let (mut run, debug, file) = start_with_file(answer, &[]).await;
+    let address = debug.to_string();
+    let status = async || sluice(&["status", "--address", &address]).await;
+    assert!(status().await.0);
+    std::fs::write(file.path(), POLICY.replace("requests: 2", "requests: many")).unwrap();
+    run.logged("edit rejected").await;
+    let (ok, output, _) = status().await;
+    assert!(!ok && output.contains("healthy"), "{output}");
+    for part in [" differs since 2", "its edit was rejected", "yaml:8:", "requests"] {
+        assert!(output.contains(part), "{part}: {output}");
+    }
+    std::fs::write(file.path(), POLICY).unwrap();
+    run.logged("policies applied").await;
+    assert!(status().await.0);
+}
+
+#[tokio::test]
 async fn requests_that_the_application_does_not_answer_are_logged_with_their_trace() {
     let trace = |n: u8| format!("4bf92f3577b34da6a3ce929d0e0e47{n:02x}");
     let header = |n| format!("traceparent: 00-{}-00f067aa0ba902b7-01\r\n", trace(n));
@@ -207,7 +236,7 @@ async fn requests_that_the_application_does_not_answer_are_logged_with_their_tra
     let answer = get_with(run.address, "/secret?token=1", &header(1)).await;
     assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
     let line = run.logged("the application sent no response").await;
-    for part in [" INFO ", "upstream=", "error=", &format!("trace=\"{}\" left_out=0", trace(1))] {
+    for part in [" WARN ", "upstream=", "error=", &format!("trace=\"{}\" left_out=0", trace(1))] {
         assert!(line.contains(part), "{part}: {line}");
     }
     assert!(!line.contains("secret"), "{line}");
@@ -219,7 +248,7 @@ async fn requests_that_the_application_does_not_answer_are_logged_with_their_tra
         assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
     }
     let line = run.logged("cannot connect to the application").await;
-    for part in [" INFO ", "upstream=", "error=", &format!("trace=\"{}\" left_out=0", trace(2))] {
+    for part in [" WARN ", "upstream=", "error=", &format!("trace=\"{}\" left_out=0", trace(2))] {
         assert!(line.contains(part), "{part}: {line}");
     }
     assert!(!line.contains("secret"), "{line}");

@@ -23,11 +23,11 @@ async fn a_valid_edit_is_applied_and_an_invalid_one_is_not() {
     std::fs::write(&file, policy("-7")).unwrap();
     let line = run.logged("policy.yaml:").await;
     assert!(line.contains("policy.yaml:15: spec.limits[0].rates[0].requests: "), "{line}");
-    run.logged("keeping the previous policies").await;
+    run.logged("what was in force stays").await;
     assert_eq!(run.limit().await, "6");
 
     std::fs::remove_file(&file).unwrap();
-    run.logged("keeping the previous policies").await;
+    run.logged("what was in force stays").await;
     assert_eq!(run.limit().await, "6");
 
     // A request can have at most 32 limits. The edit adds a 33rd and must not remove the applied policy.
@@ -38,7 +38,7 @@ async fn a_valid_edit_is_applied_and_an_invalid_one_is_not() {
     std::fs::write(&file, many("a") + &many("b") + &good).unwrap();
     let line = run.logged("more than 32 limits").await;
     assert!(line.contains("policy.yaml: default/demo: "), "{line}");
-    run.logged("keeping the previous policies").await;
+    run.logged("what was in force stays").await;
     assert_eq!(run.limit().await, "6");
 
     // Many editors write a new file and rename it.

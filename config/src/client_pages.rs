@@ -286,6 +286,21 @@ pub enum LimitResult {
 pub struct PoliciesInForce {
     /// The policies, in their order.
     pub policies: Vec<PolicyInForce>,
+    /// Files that differ from what is in force, because an edit was rejected.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rejected: Vec<RejectedFile>,
+}
+
+/// A file that differs from what is in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RejectedFile {
+    /// Its path.
+    pub file: String,
+    /// Time since which it differs, in seconds since the Unix epoch.
+    pub since_seconds: u64,
+    /// Why its edit was rejected.
+    pub reason: String,
 }
 
 /// A policy that a sidecar enforces.

@@ -56,6 +56,7 @@ impl Engine {
         let metrics = DecisionMetrics::register(registry, current.clone());
         let stores = Stores::new(runtime, clock, local_quota_keys, current);
         let publisher = Publisher::new(stores, metrics, load, startup_policy);
+        publisher.files().register(registry);
         Self { publisher, denials: Arc::default() }
     }
 
@@ -155,7 +156,7 @@ impl Engine {
     /// # Errors
     /// The question is wrong. A sentence says how.
     pub async fn page(&self, page: Page, question: &[u8], validate: Validate) -> Result<String, String> {
-        page.read(&self.publisher.current(), question, validate).await
+        page.read(&self.publisher, question, validate).await
     }
 
     /// Renews and releases the slots that requests hold. Never returns.

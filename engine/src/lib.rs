@@ -6,6 +6,7 @@
 //! - [`session`]: receives it from the operator.
 //! - `publish`: makes it a part of the snapshot that requests use.
 //! - `stores`: the stores in use.
+//! - `files`: files that are followed, where there is no operator.
 //!
 //! And a request through these:
 //! - `engine`: the way of one question. `question`: that of a question, which does not pass a request on;
@@ -25,6 +26,7 @@ pub mod checks;
 mod denial;
 pub mod descriptors;
 mod engine;
+mod files;
 mod limit;
 mod metrics;
 mod pages;
@@ -42,6 +44,7 @@ pub use answer::{Answer, LimitName, Refused, Summary};
 pub use denial::format::{GrpcStatus, ResponseFormat, is_grpc};
 pub use denial::reveal::Reveal;
 pub use engine::{Engine, EngineOptions};
+pub use files::FollowedFiles;
 pub use limit::correction::LONGEST_END as SETTLE_TIMEOUT;
 pub use limit::held::Held;
 pub use limit::mark::Marks;

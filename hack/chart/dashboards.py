@@ -497,6 +497,11 @@ SERVICE = {
             (f"sum by (outcome) ({service_rate('sluice_ratelimit_config_loads_total')})", "{{outcome}}"),
             unit="ops",
         ),
+        graph(
+            "Rejected files",
+            "1 while a file differs from what is in force, because its edit was rejected. The log has the lines that are wrong.",
+            ('max by (file) (sluice_file_rejected_timestamp_seconds{namespace=~"$namespace"} > bool 0)', "{{file}}"),
+        ),
     ],
 }
 

@@ -2,8 +2,9 @@
 //!
 //! - [`logging`], [`duration`]: parts of the command line.
 //! - [`capacity`]: upper bounds that follow from the limits of the [`cgroup`].
-//! - [`listen`]: binds addresses. [`guard`]: keeps a panic from ending more than a request.
-//! - [`signals`], [`drain`]: the end of a process, and the phases that lead to it.
+//! - [`worker`]: runtimes and threads. [`listen`]: addresses, and how they are bound. [`guard`]: keeps a panic from ending more than
+//!   a request.
+//! - [`signals`], [`drain`]: what signals do; the end of a process, and the phases that lead to it.
 
 pub mod capacity;
 pub mod cgroup;
@@ -13,3 +14,4 @@ pub mod guard;
 pub mod listen;
 pub mod logging;
 pub mod signals;
+pub mod worker;

@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use sluice_config::trace_options::{CollectorUrl, SampleRatio};
 use sluice_crds::Installation;
 use sluice_crds::checks::installation::InstallationArgs;
+use sluice_host::listen::address;
 pub use sluice_host::logging::LogFormat;
 use sluice_store::redis::MAX_PARTITIONS;
 
@@ -31,13 +32,13 @@ pub struct Args {
     pub pod_ips: Vec<IpAddr>,
 
     /// Listen address of the admission webhook (TLS). Only the API server calls it.
-    #[arg(long, env = "SLUICE_WEBHOOK_LISTEN", default_value = "[::]:9443")]
+    #[arg(long, env = "SLUICE_WEBHOOK_LISTEN", value_parser = address, default_value = "[::]:9443")]
     pub webhook_listen: SocketAddr,
     /// Listen address of the control port (TLS), to which sidecars connect with a service-account token.
-    #[arg(long, env = "SLUICE_CONTROL_LISTEN", default_value = "[::]:8443")]
+    #[arg(long, env = "SLUICE_CONTROL_LISTEN", value_parser = address, default_value = "[::]:8443")]
     pub control_listen: SocketAddr,
     /// Listen address of probes and metrics (plain HTTP; serves no secrets).
-    #[arg(long, env = "SLUICE_ADMIN_LISTEN", default_value = "[::]:8080")]
+    #[arg(long, env = "SLUICE_ADMIN_LISTEN", value_parser = address, default_value = "[::]:8080")]
     pub admin_listen: SocketAddr,
 
     /// ServiceAccount of the service that gateways ask, in the operator's namespace. Empty: the installation has no service.

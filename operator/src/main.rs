@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use sluice_crds::EXPRESSION_THREAD;
-use sluice_host::logging;
+use sluice_host::{logging, worker};
 use sluice_operator::args::Command;
 use tikv_jemallocator::Jemalloc;
 
@@ -33,7 +33,7 @@ fn main() -> anyhow::Result<()> {
         logging::say(&format!("{error}: using `info`"));
         logging::init(args.log_format, "info")
     })?;
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(async {
+    worker::runtime_with_threads(2)?.block_on(async {
         match args.command {
             None => sluice_operator::run(args).await,
             Some(Command::Verify { timeout_seconds }) => {

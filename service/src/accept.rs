@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use prometheus_client::metrics::gauge::Gauge;
 use rustls::pki_types::CertificateDer;
+use sluice_engine::per_second::LogSampler;
 use sluice_host::drain::DrainWatch;
 use sluice_host::guard;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -99,6 +100,7 @@ impl Acceptor {
                 Ok(listener) => listener,
                 Err(error) => return tracing::error!(%error, "a port cannot be used"),
             };
+            let log = LogSampler::default();
             loop {
                 let Ok(place) = self.places.clone().acquire_owned().await else { return };
                 match listener.accept().await {
@@ -115,7 +117,9 @@ impl Acceptor {
                         );
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "cannot accept a connection");
+                        if let Some(left_out) = log.take() {
+                            tracing::warn!(%error, left_out, "cannot accept a connection");
+                        }
                         tokio::time::sleep(PAUSE_AFTER_ERROR).await;
                     }
                 }

@@ -21,6 +21,7 @@ use sluice_config::client_pages::{CallerState, CallersPage, RefusedQuestions};
 use sluice_config::jwt::{CompiledJwt, JwtVerifier, Verification, VerificationKeys};
 use sluice_config::message::TokenKeys;
 use sluice_config::{RequestAttributes, SERVICE_AUDIENCE};
+use sluice_engine::FollowedFiles;
 use sluice_engine::per_second::LogSampler;
 use tokio::sync::watch;
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
@@ -208,7 +209,7 @@ impl Callers {
     /// # Errors
     /// It cannot be read, or is wrong.
     pub fn read(file: PathBuf) -> Result<Self, CallersError> {
-        let table = read(&file, &Table::default())?;
+        let table = parse(&file, read(&file)?, &Table::default())?;
         Ok(Self(Arc::new(Shared {
             file,
             table: ArcSwap::from_pointee(table),
@@ -228,26 +229,17 @@ impl Callers {
     }
 
     /// Takes changes of the file over. Never returns.
-    pub(crate) async fn follow(self) {
-        let mut rejected = None;
-        loop {
-            tokio::time::sleep(READ_EVERY).await;
-            let before = self.0.table.load_full();
-            let text = std::fs::read_to_string(&self.0.file).ok();
-            if text.as_ref().is_none_or(|text| *text == before.text) || text == rejected {
-                continue;
-            }
-            match read(&self.0.file, &before) {
-                Ok(table) => {
-                    tracing::info!(callers = table.by_subject.len(), "the callers were replaced");
-                    self.0.table.store(Arc::new(table));
-                }
-                Err(error) => {
-                    tracing::error!(%error, "the new callers are not used, the old ones stay");
-                    rejected = text;
-                }
-            }
-        }
+    pub(crate) async fn follow(self, files: FollowedFiles) {
+        let Shared { file, table, .. } = &*self.0;
+        let text = table.load().text.clone();
+        let read = || read(file).map_err(|error| error.to_string());
+        let apply = |text: &String| {
+            let new = parse(file, text.clone(), &table.load()).map_err(|error| error.to_string())?;
+            tracing::info!(callers = new.by_subject.len(), "the callers were replaced");
+            table.store(Arc::new(new));
+            Ok(())
+        };
+        files.follow(&file.display().to_string(), READ_EVERY, text, read, apply).await;
     }
 
     /// Verifies tokens with the keys of the operator, as they come. Never returns.
@@ -400,10 +392,16 @@ impl Callers {
     }
 }
 
-fn read(file: &Path, before: &Table) -> Result<Table, CallersError> {
-    let failed = |reason: String| CallersError { file: file.display().to_string(), reason };
-    let text = std::fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
-    Table::parse(text, before).map_err(failed)
+fn read(file: &Path) -> Result<String, CallersError> {
+    std::fs::read_to_string(file).map_err(|error| failed(file, error.to_string()))
+}
+
+fn parse(file: &Path, text: String, before: &Table) -> Result<Table, CallersError> {
+    Table::parse(text, before).map_err(|reason| failed(file, reason))
+}
+
+fn failed(file: &Path, reason: String) -> CallersError {
+    CallersError { file: file.display().to_string(), reason }
 }
 
 /// Returns the names of a certificate by which callers are known.

@@ -9,8 +9,10 @@ use sluice_engine::session::{InvalidOperatorUrl, Operator, Subscriber};
 use sluice_engine::trace::TraceArgs;
 use sluice_host::capacity;
 use sluice_host::duration::duration;
+use sluice_host::listen::{address, loopback_address};
 use sluice_host::logging::{self, InvalidLogFilter, LogFormat};
 use sluice_host::signals::Signals;
+use sluice_host::worker;
 
 use crate::callers::{Callers, CallersError};
 use crate::grpc::ConnectionAge;
@@ -39,16 +41,16 @@ pub struct OperatorArgs {
     #[arg(long, env = "SLUICE_STATE_DIR", value_name = "DIRECTORY")]
     pub state_dir: Option<PathBuf>,
     /// Address of the gRPC port, which gateways ask
-    #[arg(long, env = "SLUICE_GRPC", value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
+    #[arg(long, env = "SLUICE_GRPC", value_name = "IP:PORT", value_parser = address, default_value = "127.0.0.1:8081")]
     pub grpc: SocketAddr,
     /// Address of the HTTP port, which applications ask (/v1/check, /v1/settle). Without it there is none
-    #[arg(long, env = "SLUICE_HTTP", value_name = "ADDRESS")]
+    #[arg(long, env = "SLUICE_HTTP", value_name = "IP:PORT", value_parser = address)]
     pub http: Option<SocketAddr>,
     /// Address of the admin port, which serves /livez, /readyz, /startupz and /metrics
-    #[arg(long, env = "SLUICE_ADMIN", value_name = "ADDRESS", default_value = "0.0.0.0:8791")]
+    #[arg(long, env = "SLUICE_ADMIN", value_name = "IP:PORT", value_parser = address, default_value = "0.0.0.0:8791")]
     pub admin: SocketAddr,
     /// Address of the debug port, which sluice top, peek, explain and status ask. Without it there is none
-    #[arg(long, env = "SLUICE_DEBUG", value_name = "ADDRESS")]
+    #[arg(long, env = "SLUICE_DEBUG", value_name = "IP:PORT", value_parser = loopback_address)]
     pub debug: Option<SocketAddr>,
     /// File with the certificate of both ports, in PEM. Read again when it changes
     #[arg(long, env = "SLUICE_TLS_CERT_FILE", value_name = "FILE", requires = "tls_key_file")]
@@ -126,7 +128,7 @@ pub enum OperatorRunError {
 /// It cannot start.
 pub fn run(url: &str, args: OperatorArgs) -> Result<(), OperatorRunError> {
     let _last_lines = logging::init(args.log_format, &args.log)?;
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve(url, args))
+    worker::runtime()?.block_on(serve(url, args))
 }
 
 async fn serve(url: &str, args: OperatorArgs) -> Result<(), OperatorRunError> {
@@ -141,13 +143,13 @@ async fn serve(url: &str, args: OperatorArgs) -> Result<(), OperatorRunError> {
     let subscribing = tokio::spawn(subscriber.run());
     let http = service.checks().map(tracing::field::display);
     tracing::info!(grpc = %service.grpc(), http, "bound, and listening from the first policies on");
-    signals.next().await;
+    signals.end().await;
     let OperatorArgs { drain_delay, drain_timeout, .. } = args;
     tracing::info!(?drain_delay, grace = ?drain_timeout, "draining");
     // Policies can still change while the service drains.
     tokio::select! {
         () = service.shutdown(drain_delay, drain_timeout) => tracing::info!("drained"),
-        () = signals.next() => tracing::warn!("a second signal ended the drain"),
+        () = signals.end() => tracing::warn!("a second signal ended the drain"),
     }
     subscribing.abort();
     verifying.iter().for_each(tokio::task::JoinHandle::abort);

@@ -14,6 +14,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::metrics::counter::Counter;
+use sluice_engine::per_second::LogSampler;
 use sluice_host::guard::guard;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
@@ -31,6 +32,7 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 /// Serves pages until the end of the process.
 pub(crate) async fn serve(listener: TcpListener, pages: Router, panics: Counter) {
     let mut connections = VecDeque::<AbortOnDropHandle<()>>::new();
+    let log = LogSampler::default();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -42,7 +44,9 @@ pub(crate) async fn serve(listener: TcpListener, pages: Router, panics: Counter)
                 connections.push_back(AbortOnDropHandle::new(tokio::spawn(served)));
             }
             Err(error) => {
-                tracing::warn!(%error, "a port of pages cannot accept a connection");
+                if let Some(left_out) = log.take() {
+                    tracing::warn!(%error, left_out, "a port of pages cannot accept a connection");
+                }
                 tokio::time::sleep(PAUSE_AFTER_ERROR).await;
             }
         }

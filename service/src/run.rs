@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use sluice_config::message::Replica;
 use sluice_config::store_access::{StoreChoice, StoreChoices};
 use sluice_host::logging::{self, InvalidLogFilter};
-use sluice_host::signals::Signals;
+use sluice_host::signals::{Reloads, Signals};
+use sluice_host::worker;
 use tokio::task::spawn_blocking;
 
 use crate::compat::compile::{CompileOptions, Compiled, ConfigError, compile};
@@ -46,8 +47,7 @@ pub enum RunError {
 pub fn run(get: &dyn Fn(&str) -> Option<String>) -> Result<(), RunError> {
     let settings = Settings::read(get)?;
     let _last_lines = logging::init(settings.log.0, &settings.log.1)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(settings, DRAIN_DELAY, |_| std::future::pending()))
+    worker::runtime()?.block_on(serve(settings, DRAIN_DELAY, |_| std::future::pending()))
 }
 
 /// Runs a service until a signal arrives. `beside` publishes policies beside the rules of the settings.
@@ -80,14 +80,14 @@ pub async fn serve<F: Future<Output = ()>>(
     let http = service.checks().map(tracing::field::display);
     tracing::info!(grpc = %service.grpc(), http, "listening");
     tokio::select! {
-        () = signals.next() => {}
+        () = signals.end() => {}
         () = following => {}
         () = beside => {}
     }
     tracing::info!(?drain_delay, grace = ?DRAIN_TIMEOUT, "draining");
     tokio::select! {
         () = service.shutdown(drain_delay, DRAIN_TIMEOUT) => tracing::info!("drained"),
-        () = signals.next() => tracing::warn!("a second signal ended the drain"),
+        () = signals.end() => tracing::warn!("a second signal ended the drain"),
     }
     Ok(())
 }
@@ -194,7 +194,9 @@ impl Followed {
     pub async fn follow(self, loader: Loader) {
         match self.0 {
             Kind::Files(mut directory) => {
-                let loader = Arc::new(loader);
+                let (loader, name) = (Arc::new(loader), directory.name());
+                let (files, mut reloads) = (loader.publication.files().clone(), Reloads::new());
+                files.in_force(&name);
                 loop {
                     let began = Instant::now();
                     let loader = loader.clone();
@@ -206,10 +208,14 @@ impl Followed {
                     });
                     let Ok((followed, loaded, took)) = reading.await else { return };
                     directory = followed;
-                    if let Some(Err(error)) = loaded {
-                        tracing::error!(%error, "the configuration is rejected: the previous one stays");
+                    match loaded {
+                        Some(Ok(())) => files.in_force(&name),
+                        Some(Err(error)) => files.rejected(&name, &error.to_string()),
+                        None => {}
                     }
-                    tokio::time::sleep(READ_EVERY.max(took * READ_COST)).await;
+                    if reloads.within(READ_EVERY.max(took * READ_COST)).await {
+                        directory.forget();
+                    }
                 }
             }
             Kind::Xds(server) => xds::follow(*server, |read| loader.take(read)).await,

@@ -15,14 +15,15 @@ use sluice_config::store_access::StoreChoices;
 use sluice_config::{Nack, PreparedPolicy};
 use sluice_engine::per_second::LogSampler;
 use sluice_engine::trace::{SpanMetrics, TraceOptions, Tracer};
-use sluice_engine::{Engine, EngineOptions, Load, Publisher, StartupPolicy};
+use sluice_engine::{Engine, EngineOptions, FollowedFiles, Load, Publisher, StartupPolicy};
+use sluice_host::capacity;
 use sluice_host::drain::{self, DrainSignal};
+use sluice_host::listen::{ListenError, bind};
 use sluice_host::logging::DroppedLines;
-use sluice_host::{capacity, listen};
+use sluice_host::worker::Worker;
 use sluice_store::Clock;
 use tokio::net::TcpListener;
-use tokio::runtime::{Builder, Handle};
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -112,13 +113,8 @@ impl Options {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// An address could not be bound.
-    #[error("cannot listen on {address}: {error}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The error of the system.
-        error: io::Error,
-    },
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// A certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -144,7 +140,7 @@ pub struct Service {
     loaded: watch::Sender<Loaded>,
     health: HealthReporter,
     drain: DrainSignal,
-    workers: Vec<oneshot::Receiver<()>>,
+    workers: Vec<Worker>,
     tasks: Vec<JoinHandle<()>>,
     tracer: Option<Arc<Tracer>>,
 }
@@ -200,6 +196,12 @@ impl Publication {
         self.engine.publisher().set_replicas(replicas);
     }
 
+    /// Returns the files that are followed.
+    #[must_use]
+    pub fn files(&self) -> &FollowedFiles {
+        self.engine.publisher().files()
+    }
+
     /// Counts a configuration that was rejected.
     pub fn rejected(&self) {
         self.metrics.loaded(false);
@@ -234,20 +236,29 @@ impl Service {
             clock,
         } = options;
         let certificates = tls.map(Certificates::read).transpose()?;
-        let failed = |address: SocketAddr| move |error| StartError::Listen { address, error };
-        let listeners = listen::bind(grpc, workers.max(1)).map_err(failed(grpc))?;
-        let bound = listeners[0].local_addr().map_err(failed(grpc))?;
+        // In place of ratelimit, there are variables alone.
+        let name = |flag, variable| if http.is_some() { variable } else { flag };
+        let listeners = bind(grpc, name("--grpc", "GRPC_PORT"), workers.max(1))?;
+        let bound = listeners[0].local_addr().unwrap_or(grpc);
         let check_listeners = match checks {
-            Some(address) => listen::bind(address, workers.max(1)).map_err(failed(address))?,
+            Some(address) => bind(address, "--http", workers.max(1))?,
             None => Vec::new(),
         };
         let checks = check_listeners.first().and_then(|listener| listener.local_addr().ok());
-        let runtimes = listeners.iter().map(|_| Builder::new_current_thread().enable_all().build());
-        let runtimes = runtimes.collect::<io::Result<Vec<_>>>().map_err(StartError::Worker)?;
+        let page =
+            |address: Option<SocketAddr>, name| address.map(|address| bind_page(address, name)).transpose();
+        let http = page(http, "PORT")?;
+        let admin = page(admin, name("--admin", "SLUICE_ADMIN"))?;
+        let debug = page(debug, name("--debug", "SLUICE_DEBUG"))?;
+        let ratelimit_debug = page(ratelimit_debug, "DEBUG_PORT")?;
+        let (prometheus, prometheus_path) = prometheus.unzip();
+        let prometheus = page(prometheus, "PROMETHEUS_ADDR")?.zip(prometheus_path);
+        let workers = (0..listeners.len()).map(Worker::start).collect::<io::Result<Vec<_>>>();
+        let workers = workers.map_err(StartError::Worker)?;
         let mut registry = Registry::with_prefix("sluice");
         let engine = Engine::start(
             EngineOptions {
-                runtime: runtimes.first().map_or_else(Handle::current, |runtime| runtime.handle().clone()),
+                runtime: workers[0].runtime.clone(),
                 clock,
                 startup_policy: StartupPolicy::Deny,
                 local_quota_keys: capacity::local_keys(),
@@ -284,25 +295,23 @@ impl Service {
             callers: callers.clone(),
         };
         let (mut tasks, mut addresses) = (Vec::new(), Vec::new());
-        let mut routers: Vec<(SocketAddr, Router)> = Vec::new();
-        routers.extend(http.map(|address| (address, pages.clone().http())));
-        routers.extend(admin.map(|address| (address, pages.clone().admin())));
-        routers.extend(debug.map(|address| (address, pages.clone().debug())));
-        routers.extend(ratelimit_debug.map(|address| (address, pages.clone().ratelimit_debug())));
-        routers.extend(prometheus.map(|(address, path)| (address, pages.clone().prometheus(&path))));
-        for (address, router) in routers {
-            let listener = listen::bind(address, 1).map_err(failed(address))?.remove(0);
-            let listener = TcpListener::from_std(listener).map_err(failed(address))?;
-            addresses.push(listener.local_addr().map_err(failed(address))?);
+        let mut routers: Vec<(TcpListener, Router)> = Vec::new();
+        routers.extend(http.map(|listener| (listener, pages.clone().http())));
+        routers.extend(admin.map(|listener| (listener, pages.clone().admin())));
+        routers.extend(debug.map(|listener| (listener, pages.clone().debug())));
+        routers.extend(ratelimit_debug.map(|listener| (listener, pages.clone().ratelimit_debug())));
+        routers.extend(prometheus.map(|(listener, path)| (listener, pages.clone().prometheus(&path))));
+        for (listener, router) in routers {
+            addresses.extend(listener.local_addr());
             tasks.push(tokio::spawn(page_server::serve(listener, router, metrics.panics.clone())));
         }
         tasks.push(tokio::spawn(engine.clone().run()));
         tasks.push(tokio::spawn(is_healthy.clone().follow(health.clone(), drain.clone())));
         if let Some(certificates) = &certificates {
-            tasks.push(tokio::spawn(certificates.clone().follow()));
+            tasks.push(tokio::spawn(certificates.clone().follow(engine.publisher().files().clone())));
         }
         if let Some(callers) = &callers {
-            tasks.push(tokio::spawn(callers.clone().follow()));
+            tasks.push(tokio::spawn(callers.clone().follow(engine.publisher().files().clone())));
         }
         // Questions in JSON are for whoever may ask by gRPC without saying who he is.
         let json = callers.is_none().then(|| pages.clone().http());
@@ -317,9 +326,8 @@ impl Service {
             .map_err(StartError::Reflection)?;
         let places = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
         let others = TaskTracker::new();
-        let mut workers = Vec::new();
         let mut check_listeners = check_listeners.into_iter();
-        for (number, (runtime, listener)) in runtimes.into_iter().zip(listeners).enumerate() {
+        for (number, (worker, listener)) in workers.iter().zip(listeners).enumerate() {
             let acceptor = Acceptor {
                 door: Door::Grpc(methods.clone()),
                 certificates: certificates.clone(),
@@ -332,32 +340,24 @@ impl Service {
                 let door = Door::Http(door.clone());
                 (Acceptor { door, ..acceptor.clone() }, listener)
             });
-            let (end, ended) = oneshot::channel();
             let (others, engine) = (others.clone(), engine.clone());
             let token = (number > 0).then(|| others.token());
-            let thread = std::thread::Builder::new().name(format!("sluice-worker-{number}"));
-            let run = move || {
-                runtime.block_on(async {
-                    let checks = async {
-                        if let Some((acceptor, listener)) = of_checks {
-                            acceptor.run(listener).await;
-                        }
-                    };
-                    let (deadline, ()) = join(acceptor.run(listener), checks).await;
-                    engine.settle_thread().await;
-                    if token.is_none() {
-                        // It runs the store's tasks, so it ends after everything has been returned to the store.
-                        others.close();
-                        let _ = tokio::time::timeout_at(deadline, others.wait()).await;
-                        engine.close(deadline).await;
+            worker.run(move || async move {
+                let checks = async {
+                    if let Some((acceptor, listener)) = of_checks {
+                        acceptor.run(listener).await;
                     }
-                    drop(token);
-                });
-                runtime.shutdown_background();
-                let _ = end.send(());
-            };
-            thread.spawn(run).map_err(StartError::Worker)?;
-            workers.push(ended);
+                };
+                let (deadline, ()) = join(acceptor.run(listener), checks).await;
+                engine.settle_thread().await;
+                if token.is_none() {
+                    // It runs the store's tasks, so it ends after everything has been returned to the store.
+                    others.close();
+                    let _ = tokio::time::timeout_at(deadline, others.wait()).await;
+                    engine.close(deadline).await;
+                }
+                drop(token);
+            });
         }
         Ok(Self {
             grpc: bound,
@@ -444,11 +444,16 @@ impl Service {
         tokio::time::sleep(delay).await;
         drain.stop(Instant::now() + grace);
         for worker in workers {
-            let _ = worker.await;
+            worker.ended().await;
         }
         tasks.iter().for_each(JoinHandle::abort);
         if let Some(tracer) = tracer {
             tracer.end().await;
         }
     }
+}
+
+fn bind_page(address: SocketAddr, name: &'static str) -> Result<TcpListener, ListenError> {
+    let listener = bind(address, name, 1)?.remove(0);
+    TcpListener::from_std(listener).map_err(|error| ListenError { address, name, error })
 }

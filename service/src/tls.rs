@@ -11,6 +11,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
+use sluice_engine::FollowedFiles;
 use tokio::sync::watch;
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
@@ -100,32 +101,22 @@ impl Certificates {
         }
     }
 
-    /// Takes changes of the files over. A file that cannot be used is told once, and what is in use stays. Never returns.
-    pub(crate) async fn follow(self) {
-        let mut rejected = None;
-        loop {
-            tokio::time::sleep(READ_EVERY).await;
-            let read = self.files.bytes();
-            match read {
-                Ok(bytes) if bytes == self.current.load().0 || rejected.as_ref() == Some(&bytes) => {}
-                Ok(bytes) => match self.files.config(&bytes) {
-                    Ok(config) => {
-                        let is_same = self.current.load().0.get(2) == bytes.get(2);
-                        self.current.store(Arc::new((bytes, config)));
-                        if !is_same {
-                            self.authorities.send_modify(|changes| *changes += 1);
-                        }
-                        rejected = None;
-                        tracing::info!("the certificate of the gRPC port was replaced");
-                    }
-                    Err(error) => {
-                        tracing::error!(%error, "the new certificate of the gRPC port is not used, the old one stays");
-                        rejected = Some(bytes);
-                    }
-                },
-                Err(error) => tracing::debug!(%error, "the certificate of the gRPC port cannot be read"),
+    /// Takes changes of the files over. Never returns.
+    pub(crate) async fn follow(self, files: FollowedFiles) {
+        let name = self.files.certificate.display().to_string();
+        let read = || self.files.bytes().map_err(|error| error.to_string());
+        let apply = |bytes: &Vec<Vec<u8>>| {
+            let config = self.files.config(bytes).map_err(|error| error.to_string())?;
+            let is_same = self.current.load().0.get(2) == bytes.get(2);
+            self.current.store(Arc::new((bytes.clone(), config)));
+            if !is_same {
+                self.authorities.send_modify(|changes| *changes += 1);
             }
-        }
+            tracing::info!(file = name, "the certificate of the gRPC port was replaced");
+            Ok(())
+        };
+        let bytes = self.current.load().0.clone();
+        files.follow(&name, READ_EVERY, bytes, read, apply).await;
     }
 }
 

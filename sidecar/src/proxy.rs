@@ -288,7 +288,7 @@ impl Proxy {
             ForwardError::BrokenRequest => self.invalid(format, peer, InvalidRequest::Body),
             ForwardError::Unreachable(error) => {
                 if let Some(left_out) = self.logs.failures.take() {
-                    tracing::info!(%upstream, %error, trace, left_out, "cannot connect to the application");
+                    tracing::warn!(%upstream, %error, trace, left_out, "cannot connect to the application");
                 }
                 let detail = self.reveal.detail("The application cannot be reached.", || {
                     format!("Cannot connect to the application at {upstream}: {error}.")
@@ -300,7 +300,7 @@ impl Proxy {
             }
             ForwardError::Unprocessed => {
                 if let Some(left_out) = self.logs.failures.take() {
-                    tracing::info!(%upstream, trace, left_out, "the application refuses requests");
+                    tracing::warn!(%upstream, trace, left_out, "the application refuses requests");
                 }
                 let mut response = failure::unprocessed(format).map(ResponseBody::own);
                 response.extensions_mut().insert(Unprocessed);
@@ -309,7 +309,7 @@ impl Proxy {
             ForwardError::Stopped => failure::bad_gateway(format, "The server stops.").map(ResponseBody::own),
             ForwardError::NoResponse(error) => {
                 if let Some(left_out) = self.logs.failures.take() {
-                    tracing::info!(%upstream, %error, trace, left_out, "the application sent no response");
+                    tracing::warn!(%upstream, %error, trace, left_out, "the application sent no response");
                 }
                 let detail = self.reveal.detail("The application sent no valid response.", || {
                     format!("The application at {upstream} sent no valid response: {error}.")

@@ -19,10 +19,33 @@ struct Process {
 
 impl Process {
     async fn start(operator: &Operator, application: SocketAddr, arguments: &[&str]) -> Self {
+        Self::start_after("", operator, application, arguments).await
+    }
+
+    /// Starts a sidecar after a command of a shell in a name space of mounts of its own.
+    async fn start_after(
+        before: &str,
+        operator: &Operator,
+        application: SocketAddr,
+        arguments: &[&str],
+    ) -> Self {
         let file = |name| operator.files.path().join(name).to_str().unwrap().to_owned();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_sluice-sidecar"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sluice-sidecar"));
+        if !before.is_empty() {
+            command = Command::new("unshare");
+            let script = format!("{before} && exec \"$0\" \"$@\"");
+            command.args([
+                "--map-root-user",
+                "--mount",
+                "sh",
+                "-c",
+                &script,
+                env!("CARGO_BIN_EXE_sluice-sidecar"),
+            ]);
+        }
+        let mut child = command
             .args(["--proxy", &format!("127.0.0.1:0={application}"), "--admin", "127.0.0.1:0"])
-            .args(["--operator", &operator.url, "--state-dir", &file("")])
+            .args(["--operator", &operator.url, "--state-dir", &file("state")])
             .args(["--ca-file", &file("ca.crt"), "--token-file", &file("token"), "--workers", "2"])
             .args(["--log-format", "json"])
             .args(arguments)
@@ -85,7 +108,7 @@ async fn a_process_enforces_received_policies_and_ends_on_sigterm() {
 async fn a_requested_drain_ends_connections_and_the_process_serves_until_a_signal() {
     let application = Application::start().await;
     let operator = Operator::start().await;
-    let request = operator.files.path().join("draining");
+    let request = operator.files.path().join("state/draining");
     std::fs::write(&request, "left by an earlier process").unwrap();
     let mut process = Process::start(&operator, application.address, &[]).await;
     assert!(!request.exists());
@@ -103,7 +126,7 @@ async fn a_requested_drain_ends_connections_and_the_process_serves_until_a_signa
     let nowhere = drain(&operator.files.path().join("nowhere")).await;
     assert!(!nowhere.status.success());
     assert!(String::from_utf8(nowhere.stderr).unwrap().contains("nowhere: No such file"));
-    assert!(drain(operator.files.path()).await.status.success());
+    assert!(drain(&operator.files.path().join("state")).await.status.success());
     process.logged("drain requested").await;
     while page(process.admin, "/readyz").await.status != 503 {}
     assert_eq!(client.get("").await.header("connection"), "close");
@@ -112,6 +135,31 @@ async fn a_requested_drain_ends_connections_and_the_process_serves_until_a_signa
     process.signal("TERM").await;
     process.logged("drained").await;
     assert!(process.child.wait().await.unwrap().success());
+}
+
+/// A disk is full, or cannot be written: the sidecar goes on without what it keeps for its own restart.
+#[tokio::test]
+async fn a_state_directory_that_takes_nothing_stops_nothing() {
+    let application = Application::start().await;
+    for (options, reason) in [("size=4k", "No space left on device"), ("ro", "Read-only file system")] {
+        let mut operator = Operator::start().await;
+        let state = operator.files.path().join("state");
+        let state = state.display();
+        let before = format!(
+            "mount -t tmpfs -o {options} tmpfs {state} && (cat /dev/zero >{state}/full || true) 2>/dev/null"
+        );
+        let mut process = Process::start_after(&before, &operator, application.address, &[]).await;
+        let session = operator.session().await;
+        session.credentials("1");
+        session.policies("2", &[("uid-a", &policy_json("a", "Allow", &[limit("l", 1, "")]))]);
+        operator.report().await;
+        process.logged(reason).await;
+        assert_eq!(get(process.address, "x-api-key: a\r\n").await.status, 200);
+        assert_eq!(get(process.address, "x-api-key: a\r\n").await.status, 429);
+        process.signal("TERM").await;
+        process.logged("drained").await;
+        assert!(process.child.wait().await.unwrap().success());
+    }
 }
 
 #[tokio::test]

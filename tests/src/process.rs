@@ -58,13 +58,29 @@ impl Process {
         drop(self.guard.stdin.take());
     }
 
+    /// Sends the child these signals, one right after the other. Returns whether it ran.
+    pub fn send(&mut self, signals: &[&str]) -> bool {
+        let child = self.child();
+        let kill: Vec<_> = signals.iter().map(|signal| format!("kill -{signal} {child}")).collect();
+        let sent = Command::new("sh").args(["-c", &kill.join("; ")]).stderr(Stdio::null()).status();
+        sent.is_ok_and(|status| status.success())
+    }
+
+    /// Waits until the child has ended, and returns its exit code.
+    ///
+    /// # Panics
+    /// When the guard cannot be waited for.
+    pub fn wait(&mut self) -> Option<i32> {
+        self.guard.wait().expect("the guard ends").code()
+    }
+
     /// Stops the child with its signal, waits for it and returns its exit code.
     ///
     /// # Panics
     /// When the guard cannot be waited for.
     pub fn stop(&mut self) -> Option<i32> {
         self.signal();
-        self.guard.wait().expect("the guard ends").code()
+        self.wait()
     }
 
     /// Reports whether the child is still running.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use sluice_crds::checks::installation::InstallationArgs;
 use sluice_engine::trace::TraceArgs;
 use sluice_host::duration::duration;
+use sluice_host::listen::{address, loopback_address};
 use sluice_host::logging::LogFormat;
 use sluice_sidecar::Upstream;
 
@@ -22,13 +23,13 @@ pub(crate) struct Args {
     #[arg(long, env = "SLUICE_UPSTREAM", value_name = "URL")]
     pub(super) upstream: Upstream,
     /// Address on which to accept requests
-    #[arg(long, env = "SLUICE_LISTEN", value_name = "IP:PORT", default_value = "127.0.0.1:8790")]
+    #[arg(long, env = "SLUICE_LISTEN", value_name = "IP:PORT", value_parser = address, default_value = "127.0.0.1:8790")]
     pub(super) listen: SocketAddr,
     /// Address of /livez, /readyz, /startupz and /metrics
-    #[arg(long, env = "SLUICE_ADMIN", value_name = "IP:PORT", default_value = "127.0.0.1:8791")]
+    #[arg(long, env = "SLUICE_ADMIN", value_name = "IP:PORT", value_parser = address, default_value = "127.0.0.1:8791")]
     pub(super) admin: SocketAddr,
     /// Address of the debug port, which sluice top, peek, explain and status ask [default: none]
-    #[arg(long, env = "SLUICE_DEBUG", value_name = "IP:PORT")]
+    #[arg(long, env = "SLUICE_DEBUG", value_name = "IP:PORT", value_parser = loopback_address)]
     pub(super) debug: Option<SocketAddr>,
     #[command(flatten)]
     pub(super) installation: InstallationArgs,

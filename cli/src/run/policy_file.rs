@@ -1,6 +1,4 @@
-//! The policy file, read again whenever its content changes. Comparing the content, not times or inodes,
-//! detects every way to replace a file: editors rename a new file over it, and ConfigMap volumes swap
-//! symbolic links.
+//! The policy file, read again whenever its content changes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,25 +11,25 @@ use sluice_config::{CompiledPolicy, Nack, PreparedPolicy};
 use sluice_crds::Installation;
 use sluice_crds::manifest::load;
 use sluice_crds::policy::Enforcer;
-use sluice_engine::Publisher;
+use sluice_engine::{FollowedFiles, Publisher};
 
 use crate::input::read;
 
 /// Interval at which the policy file is checked for changes.
-pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A policy with its name as `NAMESPACE/NAME`.
 pub(crate) type NamedPolicy = (String, Arc<PreparedPolicy>);
 
-/// The policy file, with the content that was read last.
+/// The policy file.
 #[derive(Debug)]
 pub(crate) struct PolicyFile {
     path: PathBuf,
     installation: Installation,
     /// Only the policies that this enforces take part.
     enforcer: Enforcer,
-    /// Content of the file, or the error of reading it.
-    last: Result<String, String>,
+    /// The content that is in force.
+    text: String,
 }
 
 impl PolicyFile {
@@ -42,8 +40,8 @@ impl PolicyFile {
         enforcer: Enforcer,
     ) -> anyhow::Result<(Self, Vec<NamedPolicy>)> {
         let text = read(&path).with_context(|| path.display().to_string())?;
-        let file = Self { path, installation, enforcer, last: Ok(text.clone()) };
-        let policies = file.load(&text)?;
+        let file = Self { path, installation, enforcer, text };
+        let policies = file.load(&file.text)?;
         Ok((file, policies))
     }
 
@@ -52,19 +50,26 @@ impl PolicyFile {
         self.path.display().to_string()
     }
 
-    /// Reads the file again. Returns its policies, or the reason why they cannot be loaded; `None` if nothing
-    /// changed.
-    pub(crate) fn changed(&mut self) -> Option<anyhow::Result<Vec<NamedPolicy>>> {
-        let now = read(&self.path).map_err(|error| error.to_string());
-        if now == self.last {
-            return None;
-        }
-        let policies = match &now {
-            Ok(text) => self.load(text),
-            Err(error) => Err(anyhow!("{}: {error}", self.name())),
+    /// Follows the file, and passes the policies of every valid edit to `publish`. Never returns.
+    pub(crate) async fn follow(&self, files: &FollowedFiles, publish: impl Fn(&[NamedPolicy])) {
+        let name = self.name();
+        let read = || read(&self.path).map_err(|error| format!("{name}: {error}"));
+        let apply = |text: &String| {
+            let policies = self.load(text).and_then(|policies| self.applicable(policies));
+            publish(&policies.map_err(|error| format!("{error:#}"))?);
+            Ok(())
         };
-        self.last = now;
-        Some(policies)
+        files.follow(&name, POLL_INTERVAL, self.text.clone(), read, apply).await;
+    }
+
+    /// Returns the policies if an engine can apply all of them; otherwise an error with a line for each nack.
+    fn applicable(&self, policies: Vec<NamedPolicy>) -> anyhow::Result<Vec<NamedPolicy>> {
+        let nacks: Vec<(String, Nack)> = Publisher::misfits(&policies);
+        if nacks.is_empty() {
+            return Ok(policies);
+        }
+        let lines = nacks.iter().map(|(name, nack)| format!("{}: {name}: {nack}", self.name()));
+        Err(anyhow!(lines.collect::<Vec<_>>().join("\n")))
     }
 
     /// Returns all policies of a text, or an error with a line for each problem.
@@ -132,22 +137,4 @@ pub(crate) fn load_policies(
         );
     }
     Ok(policies)
-}
-
-/// Returns the policies if an engine can apply all of them; otherwise an error with a line for each nack.
-pub(crate) fn applicable(file: &PolicyFile, policies: Vec<NamedPolicy>) -> anyhow::Result<Vec<NamedPolicy>> {
-    let nacks: Vec<(String, Nack)> = Publisher::misfits(&policies);
-    if nacks.is_empty() {
-        return Ok(policies);
-    }
-    let lines = nacks.iter().map(|(name, nack)| format!("{}: {name}: {nack}", file.name()));
-    Err(anyhow!(lines.collect::<Vec<_>>().join("\n")))
-}
-
-/// Logs that an edit is not applied.
-pub(crate) fn rejected(file: &PolicyFile, error: &anyhow::Error) {
-    for line in format!("{error:#}").lines() {
-        tracing::error!("{line}");
-    }
-    tracing::warn!(file = file.name(), "edit rejected, keeping the previous policies");
 }

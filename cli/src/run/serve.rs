@@ -1,27 +1,25 @@
 //! Serves requests until a signal arrives.
 
 use std::io::Write as _;
-use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Context as _, bail};
-use sluice_config::PreparedPolicy;
 use sluice_config::store_access::StoreChoices;
 use sluice_crds::policy::Enforcer;
 use sluice_host::logging;
 use sluice_host::signals::Signals;
+use sluice_host::worker;
 use sluice_sidecar::process::run::shut_down;
-use sluice_sidecar::{Options, Publisher, Route, Sidecar};
-use tokio::runtime;
+use sluice_sidecar::{Options, Route, Sidecar};
 
 use crate::run::args::Args;
-use crate::run::policy_file::{POLL_INTERVAL, PolicyFile, applicable, rejected};
+use crate::run::policy_file::{NamedPolicy, PolicyFile};
 
 /// Runs until a signal arrives.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     sluice_sidecar::abort_on_other_panics();
     let _last_lines = logging::init(args.log_format, &args.log)?;
-    runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve(args))
+    worker::runtime().context("cannot start")?.block_on(serve(args))
 }
 
 async fn serve(args: Args) -> anyhow::Result<()> {
@@ -41,10 +39,11 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         log_format: _,
         log: _,
     } = args;
-    let (mut file, policies) = PolicyFile::open(policy, (&installation).into(), Enforcer::Sidecar)?;
+    let (file, policies) = PolicyFile::open(policy, (&installation).into(), Enforcer::Sidecar)?;
     let stores = StoreChoices::only(store.choice()?);
     let mut signals = Signals::new().context("cannot install signal handlers")?;
     let mut options = Options::new(vec![Route { listen, upstream: upstream.clone() }]);
+    options.listen_name = "--listen";
     options.admin = Some(admin);
     options.debug = debug;
     options.workers = usize::from(workers);
@@ -65,30 +64,19 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         let _ = thread::Builder::new().spawn(move || drop(writeln!(std::io::stdout(), "{line}")));
     }
     tracing::info!(file = file.name(), policies = names(&policies), "policies applied");
+    let publish = |policies: &[NamedPolicy]| {
+        // No policy is nacked here: all of them are applicable.
+        let _ = publisher.publish(&stores, policies);
+        tracing::info!(file = file.name(), policies = names(policies), "policies applied");
+    };
     tokio::select! {
-        () = signals.next() => {}
-        () = follow(&mut file, &publisher, &stores) => {}
+        () = signals.end() => {}
+        () = file.follow(publisher.files(), publish) => {}
     }
     shut_down(sidecar, &mut signals, drain_delay, drain_timeout).await;
     Ok(())
 }
 
-/// Publishes every valid edit of the file. Never returns.
-async fn follow(file: &mut PolicyFile, publisher: &Publisher, stores: &StoreChoices) {
-    loop {
-        tokio::time::sleep(POLL_INTERVAL).await;
-        let Some(edit) = file.changed() else { continue };
-        match edit.and_then(|policies| applicable(file, policies)) {
-            Ok(policies) => {
-                // No policy is nacked here: all of them are applicable.
-                let _ = publisher.publish(stores, &policies);
-                tracing::info!(file = file.name(), policies = names(&policies), "policies applied");
-            }
-            Err(error) => rejected(file, &error),
-        }
-    }
-}
-
-fn names(policies: &[(String, Arc<PreparedPolicy>)]) -> String {
+fn names(policies: &[NamedPolicy]) -> String {
     policies.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sluice_config::client_pages;
 
-use crate::limit::snapshot::Snapshot;
+use crate::publish::publisher::Publisher;
 
 /// A page about clients, for operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,13 +57,14 @@ impl Page {
     /// Returns the page in JSON, or what is wrong with the question.
     pub(crate) async fn read(
         self,
-        snapshot: &Snapshot,
+        publisher: &Publisher,
         question: &[u8],
         validate: Validate,
     ) -> Result<String, String> {
+        let snapshot = &publisher.current();
         match self {
             Self::Top => Ok(json(&top::top(snapshot))),
-            Self::Policies => Ok(json(&policies::policies(snapshot))),
+            Self::Policies => Ok(json(&policies::policies(snapshot, publisher.files()))),
             Self::Peek => Ok(json(&peek::peek(snapshot, &parse(question)?).await?)),
             Self::ExplainDescriptors => Ok(json(&descriptors::explain(snapshot, &parse(question)?).await?)),
             Self::Explain => Ok(json(&explain::explain(snapshot, &parse(question)?, validate).await?)),

@@ -3,11 +3,12 @@
 use sluice_config::client_pages::{PoliciesInForce, PolicyInForce};
 use sluice_store::StoreHealth;
 
+use crate::files::FollowedFiles;
 use crate::limit::index::LimitIndex;
 use crate::limit::snapshot::Snapshot;
 
-/// Returns the policies of a snapshot, with the health of their stores.
-pub(super) fn policies(snapshot: &Snapshot) -> PoliciesInForce {
+/// Returns the policies of a snapshot, with the health of their stores, and the files that differ from them.
+pub(super) fn policies(snapshot: &Snapshot, files: &FollowedFiles) -> PoliciesInForce {
     let policies = (0..).zip(&*snapshot.policies).map(|(p, policy)| PolicyInForce {
         policy: policy.prepared.qualified_name(),
         hash: policy.prepared.hash.to_string(),
@@ -19,5 +20,5 @@ pub(super) fn policies(snapshot: &Snapshot) -> PoliciesInForce {
         }
         .to_owned(),
     });
-    PoliciesInForce { policies: policies.collect() }
+    PoliciesInForce { policies: policies.collect(), rejected: files.all_rejected() }
 }

@@ -8,6 +8,7 @@ use sluice_config::message::{PolicyUid, Replica};
 use sluice_config::store_access::StoreChoices;
 use sluice_config::{Nack, PreparedLimit, PreparedPolicy};
 
+use crate::files::FollowedFiles;
 use crate::limit::active::{ActiveLimit, ActivePolicy, LimitSource};
 use crate::limit::rates::Load;
 use crate::limit::slots::Slots;
@@ -33,6 +34,7 @@ struct Shared {
     metrics: Arc<DecisionMetrics>,
     load: Load,
     slots: Slots,
+    files: FollowedFiles,
     published: AtomicBool,
 }
 
@@ -57,6 +59,7 @@ impl Publisher {
             metrics: Arc::new(metrics),
             load,
             slots: Slots::default(),
+            files: FollowedFiles::default(),
             published: AtomicBool::new(false),
         }))
     }
@@ -199,6 +202,12 @@ impl Publisher {
     #[must_use]
     pub fn store_states(&self) -> BTreeMap<String, StoreState> {
         lock(&self.0.stores).states()
+    }
+
+    /// Returns the files that policies come from, if there is no operator, and others that are followed.
+    #[must_use]
+    pub fn files(&self) -> &FollowedFiles {
+        &self.0.files
     }
 
     /// Returns the place of the snapshot in use.

@@ -12,6 +12,7 @@ use opentelemetry_sdk::resource::EnvResourceDetector;
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider,
 };
+use sluice_host::worker::try_thread;
 use tokio::sync::oneshot;
 
 use crate::per_second::PerSecond;
@@ -46,6 +47,11 @@ impl Tracer {
     /// A variable of OpenTelemetry that is not supported leaves the program without spans, and running.
     #[must_use]
     pub fn start(options: &TraceOptions, metrics: SpanMetrics) -> Option<Arc<Self>> {
+        // What sends the spans would panic without its thread.
+        if let Err(error) = try_thread() {
+            tracing::error!(%error, "no spans are sent");
+            return None;
+        }
         let failed = |error: &_| tracing::error!(%error, "no spans are sent: see the variables OTEL_EXPORTER_OTLP_...");
         Self::try_start(options, metrics).inspect_err(failed).ok()
     }
@@ -116,7 +122,7 @@ impl Tracer {
     pub async fn end(&self) {
         let (provider, (ended, end)) = (self.provider.clone(), oneshot::channel());
         // A thread that nobody waits for: a resolver of names may hang.
-        std::thread::spawn(move || {
+        let _ = std::thread::Builder::new().spawn(move || {
             let _ = ended.send(provider.shutdown_with_timeout(LAST_SPANS));
         });
         if !matches!(tokio::time::timeout(LAST_SPANS, end).await, Ok(Ok(Ok(())))) {

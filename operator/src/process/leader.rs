@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use axum_server::Handle;
 use sluice_config::policy::Mode;
+use sluice_host::listen::bind;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::args::Args;
@@ -25,8 +26,8 @@ use crate::leadership::endpoint::ControlService;
 use crate::leadership::lease::Leadership;
 use crate::metrics::Metrics;
 use crate::object_key::PolicyKey;
+use crate::process::control_port;
 use crate::process::hand_over::hand_over;
-use crate::process::{control_port, listen};
 use crate::queue::Queue;
 use crate::reconcile::concerned::concerned;
 use crate::reconcile::context::{Context, Home, Injection, Listed};
@@ -162,8 +163,12 @@ impl Leader {
             self.args.service(),
         );
         let tls = self.certificates.tls.clone();
-        let control_port =
-            control_port::serve(listen::bind(self.args.control_listen)?, tls, self.handle.clone(), router);
+        let control_port = control_port::serve(
+            bind(self.args.control_listen, "--control-listen", 1)?.remove(0),
+            tls,
+            self.handle.clone(),
+            router,
+        );
         let control_port = tokio::spawn(control_port);
         Ok(Leading { context, stores, resets, control_port, lease })
     }

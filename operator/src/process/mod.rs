@@ -4,12 +4,11 @@
 //! - [`leader`]: serves sidecars and reconciles policies while the lease is held.
 //! - `hand_over`: gives the sidecars to the next leader.
 //! - [`verify`]: verifies an installation, in place of running the operator.
-//! - [`control_port`]: the connections of sidecars. [`admin`]: probes and metrics. `listen`: the sockets of all.
+//! - [`control_port`]: the connections of sidecars. [`admin`]: probes and metrics.
 
 pub mod admin;
 mod control_port;
 mod hand_over;
 pub mod leader;
-mod listen;
 pub mod run;
 pub mod verify;

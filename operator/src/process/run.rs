@@ -9,7 +9,9 @@ use anyhow::Context as _;
 use axum_server::Handle;
 use axum_server::accept::NoDelayAcceptor;
 use axum_server::tls_rustls::RustlsAcceptor;
-use tokio::signal::unix::{SignalKind, signal};
+use sluice_host::listen::bind;
+use sluice_host::signals::Signals;
+use tokio::sync::oneshot;
 
 use crate::admission::review::Reviewer;
 use crate::admission::serve as admission;
@@ -24,7 +26,6 @@ use crate::leadership::lease::Leadership;
 use crate::metrics::Metrics;
 use crate::process::admin::{self, Readiness};
 use crate::process::leader::Leader;
-use crate::process::listen::bind;
 use crate::queue::Queue;
 use crate::reconcile::context::Injection;
 use crate::store::{default_store, secrets};
@@ -39,9 +40,33 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// First version of Kubernetes whose EndpointSlices have the named ports of native sidecars. In 1.32 they have no port at all.
 const NATIVE_SIDECARS_SINCE: (u32, u32) = (1, 33);
 
-/// Runs the operator until SIGTERM or SIGINT, or until a part of it fails.
+/// Runs the operator until SIGTERM or SIGINT, or until a part of it fails. A second signal ends it at once.
 pub async fn run(args: Args) -> anyhow::Result<()> {
-    default_store::spec(&args)?;
+    let mut signals = Signals::new().context("cannot install signal handlers")?;
+    let (order, ordered) = oneshot::channel();
+    let at_once = async {
+        signals.end().await;
+        tracing::info!("stopping after a signal");
+        let _ = order.send(());
+        signals.end().await;
+        tracing::warn!("a second signal ended the drain");
+    };
+    tokio::select! {
+        ended = run_until(args, ordered) => ended,
+        () = at_once => Ok(()),
+    }
+}
+
+/// What comes from the API server before anything is served.
+struct Prepared {
+    client: kube::Client,
+    inject_config: Arc<InjectConfig>,
+    certificates: Certificates,
+}
+
+/// Waits for the API server.
+async fn prepare(args: &Args) -> anyhow::Result<Prepared> {
+    default_store::spec(args)?;
     let client = kube::Client::try_default()
         .await
         .context("no access to the API server is configured: run in a cluster or provide a kubeconfig")?;
@@ -62,7 +87,6 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         control_url: args.control_url(),
         native: number >= NATIVE_SIDECARS_SINCE,
     });
-    let injection = Injection { config: inject_config.clone(), limit_ranges: LimitRanges::default() };
     tracing::info!(
         version = version.git_version,
         native_sidecars = inject_config.native,
@@ -72,7 +96,17 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let certificates =
         Certificates::load(client.clone(), &args.namespace, args.dns_names(), args.serving_secret.clone())
             .await?;
-    secrets::create_missing(client.clone(), &args, &certificates).await?;
+    secrets::create_missing(client.clone(), args, &certificates).await?;
+    Ok(Prepared { client, inject_config, certificates })
+}
+
+/// Runs the operator until it is ordered to end, or until a part of it fails.
+async fn run_until(args: Args, mut ordered: oneshot::Receiver<()>) -> anyhow::Result<()> {
+    let Prepared { client, inject_config, certificates } = tokio::select! {
+        prepared = prepare(&args) => prepared?,
+        _ = &mut ordered => return Ok(()),
+    };
+    let injection = Injection { config: inject_config.clone(), limit_ranges: LimitRanges::default() };
     let metrics = Arc::new(Metrics::default());
     let queue = Arc::new(Queue::default());
     let hub = Arc::new(Hub::new(queue.clone()));
@@ -89,12 +123,14 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let ((events, waiting), (pod_events, waiting_of_pods)) = (Events::channel(), Events::channel());
     // The second half of a response must not wait for the caller's acknowledgement of the first, which comes up to 40 ms later.
     let acceptor = RustlsAcceptor::new(certificates.tls.clone()).acceptor(NoDelayAcceptor::new());
-    let webhook =
-        axum_server::from_tcp(bind(args.webhook_listen)?)?.acceptor(acceptor).handle(handle.clone()).serve(
+    let webhook = axum_server::from_tcp(bind(args.webhook_listen, "--webhook-listen", 1)?.remove(0))?
+        .acceptor(acceptor)
+        .handle(handle.clone())
+        .serve(
             admission::router(inject_config, injection.limit_ranges.clone(), reviewer, metrics.clone())
                 .into_make_service(),
         );
-    let admin = axum_server::from_tcp(bind(args.admin_listen)?)?
+    let admin = axum_server::from_tcp(bind(args.admin_listen, "--admin-listen", 1)?.remove(0))?
         .acceptor(NoDelayAcceptor::new())
         .handle(handle.clone())
         .serve(admin::router(readiness.clone(), metrics.clone(), hub.clone()).into_make_service());
@@ -116,7 +152,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         leadership: leadership.clone(),
     };
     let stop = async {
-        stop_signal().await;
+        let _ = ordered.await;
         readiness.set(false);
     };
     let outcome = tokio::select! {
@@ -178,15 +214,4 @@ async fn is_trusted(client: &kube::Client, args: &Args, certificates: &Certifica
 fn version_number(major: &str, minor: &str) -> (u32, u32) {
     let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0);
     (number(major), number(minor))
-}
-
-/// Waits for SIGTERM or SIGINT.
-async fn stop_signal() {
-    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
-        (Ok(mut terminate), Ok(mut interrupt)) => {
-            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-        }
-        _ => std::future::pending().await,
-    }
-    tracing::info!("stopping after a signal");
 }

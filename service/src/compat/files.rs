@@ -66,6 +66,16 @@ impl FollowedDirectory {
         Self { directory, seen: None, dangling: 0 }
     }
 
+    /// Returns the path of the directory.
+    pub(crate) fn name(&self) -> String {
+        self.directory.path.display().to_string()
+    }
+
+    /// Has the files read again, whether they have changed or not.
+    pub(crate) fn forget(&mut self) {
+        self.seen = None;
+    }
+
     /// Reads the files if they have changed since the last call.
     pub(crate) fn changed(&mut self) -> Option<Result<Vec<(String, DomainConfig)>, ConfigError>> {
         let stamps = self.stamps();

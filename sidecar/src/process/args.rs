@@ -12,6 +12,7 @@ use crate::upstream::address::InvalidUpstream;
 use sluice_engine::StartupPolicy;
 use sluice_engine::trace::TraceArgs;
 use sluice_host::duration::duration;
+use sluice_host::listen::{address, loopback_address};
 use sluice_host::logging::LogFormat;
 
 /// The data plane of Sluice: enforces the rate limits of a pod in front of its application.
@@ -36,10 +37,10 @@ pub struct Args {
     #[arg(long, env = "SLUICE_POD_ADDRESSES", value_name = "IP", value_delimiter = ',')]
     pub pod_addresses: Vec<IpAddr>,
     /// Address of the admin port, which serves /livez, /readyz, /startupz and /metrics
-    #[arg(long, env = "SLUICE_ADMIN", default_value = "0.0.0.0:8791")]
+    #[arg(long, env = "SLUICE_ADMIN", value_name = "IP:PORT", value_parser = address, default_value = "0.0.0.0:8791")]
     pub admin: SocketAddr,
     /// Address of the debug port, which sluice top, peek, explain and status ask. Without it there is none
-    #[arg(long, env = "SLUICE_DEBUG", value_name = "ADDRESS")]
+    #[arg(long, env = "SLUICE_DEBUG", value_name = "IP:PORT", value_parser = loopback_address)]
     pub debug: Option<SocketAddr>,
     /// URL of the operator
     #[arg(long, env = "SLUICE_OPERATOR", default_value = "https://sluice-control.sluice-system.svc:8443")]
@@ -124,7 +125,7 @@ impl FromStr for Route {
     fn from_str(text: &str) -> Result<Self, String> {
         let (listen, upstream) =
             text.split_once('=').ok_or_else(|| format!("{text:?} is not of the form LISTEN=UPSTREAM"))?;
-        let listen = listen.trim().parse().map_err(|_| format!("{listen:?} is not of the form IP:PORT"))?;
+        let listen = address(listen.trim()).map_err(|error| format!("{listen:?}: {error}"))?;
         let upstream = upstream.trim().parse().map_err(|error: InvalidUpstream| error.to_string())?;
         Ok(Self { listen, upstream })
     }
@@ -149,7 +150,8 @@ mod tests {
         let proxies =
             args(&["--proxy", "0.0.0.0:8790=127.0.0.1:80,[::]:8792=a:81", "--proxy", "127.0.0.1:1=b:2"]);
         assert_eq!(proxies.unwrap().proxies.len(), 3);
-        for bad in [&["--proxy", "8790=80"][..], &[], &["--proxy", "0.0.0.0:1=a"], &["--proxy", "0.0.0.0:1"]]
+        for bad in
+            [&["--proxy", "a:8790=a:80"][..], &[], &["--proxy", "0.0.0.0:1=a"], &["--proxy", "0.0.0.0:1"]]
         {
             assert!(args(bad).is_err(), "{bad:?}");
         }

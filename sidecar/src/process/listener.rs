@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sluice_engine::per_second::LogSampler;
 use sluice_host::guard;
 use tokio::net::TcpStream;
 use tokio_util::task::TaskTracker;
@@ -35,7 +36,7 @@ impl Acceptor {
     pub(crate) async fn run(self, listener: TcpListener) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let mut drain = self.proxy.drain.clone();
-        let mut stopping = pin!(drain.stopping());
+        let (mut stopping, log) = (pin!(drain.stopping()), LogSampler::default());
         loop {
             tokio::select! {
                 biased;
@@ -43,7 +44,9 @@ impl Acceptor {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, peer)) => self.start(stream, peer).await?,
                     Err(error) => {
-                        tracing::warn!(%error, "cannot accept a connection");
+                        if let Some(left_out) = log.take() {
+                            tracing::warn!(%error, left_out, "cannot accept a connection");
+                        }
                         tokio::time::sleep(PAUSE_AFTER_ERROR).await;
                     }
                 }

@@ -28,6 +28,8 @@ pub struct Route {
 pub struct Options {
     /// Listeners with their applications.
     pub routes: Vec<Route>,
+    /// The flag that names them.
+    pub listen_name: &'static str,
     /// Addresses of the pod, at which an application may listen whose address is 127.0.0.1. Empty: only there.
     pub pod_addresses: Vec<IpAddr>,
     /// Address of the admin port, if there is one.
@@ -70,6 +72,7 @@ impl Options {
     pub fn new(routes: Vec<Route>) -> Self {
         Self {
             routes,
+            listen_name: "--proxy",
             pod_addresses: Vec::new(),
             admin: None,
             debug: None,

@@ -1,8 +1,7 @@
 //! A sidecar as a process: from its arguments to its end by a signal.
 
+use std::io::ErrorKind;
 use std::time::Duration;
-
-use tokio::runtime;
 
 use crate::process::args::{Args, Command};
 use crate::process::drain_request;
@@ -12,6 +11,7 @@ use sluice_engine::session::{InvalidOperatorUrl, Operator, Subscriber};
 use sluice_host::capacity;
 use sluice_host::logging::{self, InvalidLogFilter};
 use sluice_host::signals::Signals;
+use sluice_host::worker;
 
 /// The reason why a process failed.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum RunError {
     #[error(transparent)]
     Operator(#[from] InvalidOperatorUrl),
     /// The sidecar did not start.
-    #[error(transparent)]
+    #[error("{}{}", .0, hint(.0))]
     Start(#[from] StartError),
     /// The request to drain could not be created.
     #[error("cannot request a drain in {state_dir}: {error}")]
@@ -38,6 +38,18 @@ pub enum RunError {
     System(#[from] std::io::Error),
 }
 
+/// Says what to do in a pod, in which another container listens on a port without declaring it.
+fn hint(error: &StartError) -> String {
+    match error {
+        StartError::Listen(error) if error.error.kind() == ErrorKind::AddrInUse => format!(
+            ". In a pod, declare port {0} in the `ports` of the container that has it (containerPort: {0}): the next sidecar then takes \
+             another one",
+            error.address.port()
+        ),
+        StartError::Listen(_) | StartError::Worker(_) => String::new(),
+    }
+}
+
 /// Runs the command of the arguments, or a sidecar until a signal ends it.
 pub fn run(args: Args) -> Result<(), RunError> {
     if let Some(Command::Drain { state_dir }) = &args.command {
@@ -45,7 +57,7 @@ pub fn run(args: Args) -> Result<(), RunError> {
             .map_err(|error| RunError::Drain { state_dir: state_dir.display().to_string(), error });
     }
     let _last_lines = logging::init(args.log_format, &args.log)?;
-    runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve(args))
+    worker::runtime()?.block_on(serve(args))
 }
 
 async fn serve(args: Args) -> Result<(), RunError> {
@@ -116,7 +128,7 @@ async fn serve(args: Args) -> Result<(), RunError> {
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        () = signals.next() => {}
+        () = signals.end() => {}
         () = drain_on_request => {}
     }
     // Policies can still change while the sidecar drains.
@@ -130,6 +142,6 @@ pub async fn shut_down(sidecar: Sidecar, signals: &mut Signals, delay: Duration,
     tracing::info!(?delay, ?grace, "draining");
     tokio::select! {
         () = sidecar.shutdown(delay, grace) => tracing::info!("drained"),
-        () = signals.next() => tracing::warn!("a second signal ended the drain"),
+        () = signals.end() => tracing::warn!("a second signal ended the drain"),
     }
 }

@@ -20,7 +20,7 @@ use crate::metrics::registry::Metrics;
 use crate::process::admin::{Admin, Pages};
 use crate::process::options::Options;
 use crate::process::pressure::relieve;
-use crate::process::worker::{Role, Work, Worker};
+use crate::process::worker::{Role, Work};
 use crate::proxy::{RequestLogs, refusal_reasons};
 use crate::upstream::abandoned::AbandonedRequests;
 use crate::upstream::application::{Application, Applications};
@@ -28,35 +28,19 @@ use crate::upstream::forward::ForwardError;
 use crate::upstream::in_flight::InFlight;
 use sluice_host::capacity;
 use sluice_host::drain::{self, DrainSignal, DrainWatch};
-use sluice_host::listen::bind;
+use sluice_host::listen::{ListenError, bind};
 use sluice_host::logging::DroppedLines;
+use sluice_host::worker::Worker;
 
 /// The reason why a sidecar did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// An address could not be bound.
-    #[error("cannot listen on {address}: {error}{}", hint(address, error))]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The error of the system.
-        error: io::Error,
-    },
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// A thread or its runtime could not be created.
     #[error("cannot start a worker: {0}")]
     Worker(io::Error),
-}
-
-/// Says what to do when a port is in use, which another container of the pod does not declare.
-fn hint(address: &SocketAddr, error: &io::Error) -> String {
-    if error.kind() != io::ErrorKind::AddrInUse {
-        return String::new();
-    }
-    format!(
-        ". Something else listens on port {0}. In a pod, declare it in the `ports` of its container (containerPort: {0}): its \
-         next sidecar then takes another port",
-        address.port()
-    )
 }
 
 /// A sidecar that has bound its ports and does not accept yet, so that policies published now apply to the
@@ -109,7 +93,7 @@ impl BoundSidecar {
         let Self { mut sidecar, work, admin, debug, drain, startup_wait, table, timeouts, head_timeouts } =
             self;
         for (worker, work) in sidecar.workers.iter().zip(work) {
-            worker.start_work(work);
+            worker.run(|| work.run());
         }
         let (engine, metrics) = (sidecar.engine.clone(), sidecar.metrics.clone());
         let startup_over = Arc::new(AtomicBool::new(false));
@@ -147,6 +131,7 @@ impl Sidecar {
     pub fn bind(options: Options) -> Result<BoundSidecar, StartError> {
         let Options {
             routes,
+            listen_name,
             pod_addresses,
             admin,
             debug,
@@ -166,14 +151,14 @@ impl Sidecar {
         let mut listeners = Vec::new();
         let mut addresses = Vec::new();
         for route in &routes {
-            let failed = |error| StartError::Listen { address: route.listen, error };
-            let bound = bind(route.listen, workers.max(1)).map_err(failed)?;
-            addresses.push(bound[0].local_addr().map_err(failed)?);
+            let bound = bind(route.listen, listen_name, workers.max(1))?;
+            addresses.push(bound[0].local_addr().unwrap_or(route.listen));
             listeners.push(bound.into_iter());
         }
-        let admin_listener = admin.map(bind_admin).transpose()?;
-        let (admin, admin_listener) = admin_listener.unzip();
-        let (debug, debug_listener) = debug.map(bind_admin).transpose()?.unzip();
+        let page =
+            |address: Option<SocketAddr>, name| address.map(|address| bind_page(address, name)).transpose();
+        let (admin, admin_listener) = page(admin, "--admin")?.unzip();
+        let (debug, debug_listener) = page(debug, "--debug")?.unzip();
         let workers = (0..workers.max(1)).map(Worker::start).collect::<io::Result<Vec<_>>>();
         let workers = workers.map_err(StartError::Worker)?;
         let in_flight = InFlight::new();
@@ -303,11 +288,11 @@ impl Sidecar {
     }
 }
 
-fn bind_admin(address: SocketAddr) -> Result<(SocketAddr, TcpListener), StartError> {
-    let failed = |error| StartError::Listen { address, error };
-    let listener = bind(address, 1).map_err(failed)?.remove(0);
-    let bound = listener.local_addr().map_err(failed)?;
-    Ok((bound, TcpListener::from_std(listener).map_err(failed)?))
+fn bind_page(address: SocketAddr, name: &'static str) -> Result<(SocketAddr, TcpListener), ListenError> {
+    let listener = bind(address, name, 1)?.remove(0);
+    let bound = listener.local_addr().unwrap_or(address);
+    let listener = TcpListener::from_std(listener).map_err(|error| ListenError { address, name, error })?;
+    Ok((bound, listener))
 }
 
 /// Sets `startup_over` after the time to wait for the first policies.

@@ -1,14 +1,11 @@
-//! Workers: threads with runtimes and listeners of their own. On the path of a request they share only the
+//! What workers do: threads with runtimes and listeners of their own. On the path of a request they share only the
 //! snapshot and the store.
 
-use std::io;
 use std::net::TcpListener;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_engine::{Engine, Reveal, SETTLE_TIMEOUT};
-use tokio::runtime::{Builder, Handle};
-use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -25,14 +22,6 @@ use sluice_host::drain::DrainWatch;
 
 /// Interval at which expired connections to the application are closed.
 const POOL_INTERVAL: Duration = Duration::from_secs(2);
-
-/// A worker's thread.
-#[derive(Debug)]
-pub(crate) struct Worker {
-    pub(crate) runtime: Handle,
-    work: mpsc::Sender<Work>,
-    ended: oneshot::Receiver<()>,
-}
 
 /// Everything that a worker serves requests with.
 #[derive(Debug)]
@@ -66,38 +55,9 @@ pub(crate) enum Role {
     },
 }
 
-impl Worker {
-    /// Starts a thread that waits for its work.
-    pub(crate) fn start(number: usize) -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let handle = runtime.handle().clone();
-        let (work, received) = mpsc::channel::<Work>();
-        let (end, ended) = oneshot::channel();
-        std::thread::Builder::new().name(format!("sluice-worker-{number}")).spawn(move || {
-            if let Ok(work) = received.recv() {
-                runtime.block_on(work.run());
-            }
-            runtime.shutdown_background();
-            let _ = end.send(());
-        })?;
-        Ok(Self { runtime: handle, work, ended })
-    }
-
-    /// Makes the thread serve requests. Must be called once.
-    pub(crate) fn start_work(&self, work: Work) {
-        // The thread ends only after its work, so it receives this.
-        let _ = self.work.send(work);
-    }
-
-    /// Waits until the thread has ended.
-    pub(crate) async fn ended(self) {
-        let _ = self.ended.await;
-    }
-}
-
 impl Work {
     /// Serves requests until the sidecar stops and its connections have ended or the deadline has passed.
-    async fn run(self) {
+    pub(crate) async fn run(self) {
         let Self {
             listeners,
             engine,

@@ -97,6 +97,7 @@ impl Operator {
         let files = tempfile::tempdir().unwrap();
         std::fs::write(files.path().join("ca.crt"), ca_pem).unwrap();
         std::fs::write(files.path().join("token"), "secret-token\n").unwrap();
+        std::fs::create_dir(files.path().join("state")).unwrap();
 
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());

@@ -24,7 +24,7 @@ pub struct Operator {
     pub webhook_url: String,
     ca_file: PathBuf,
     /// Keeps the file of the log.
-    directory: Option<TempDir>,
+    _directory: TempDir,
 }
 
 impl Operator {
@@ -62,29 +62,39 @@ impl Operator {
         more_arguments: &[&str],
     ) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
+        let control: u16 = control_url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        let ports = [control, free_port(), free_port()];
+        let (mut arguments, kubeconfig) = Self::arguments(plane, namespace, store_url, ports).await;
+        if !more_arguments.iter().any(|argument| argument.starts_with("--log=")) {
+            arguments.push("--log=info,sluice_operator=debug".to_owned());
+        }
+        arguments.extend(more_arguments.iter().map(|&argument| argument.to_owned()));
         let log = directory.path().join("operator.log");
-        let mut this =
-            Self::begin_logging(plane, namespace, store_url, control_url, more_arguments, &log).await;
-        this.directory = Some(directory);
-        this
+        let process = Process::start(&binary("sluice-operator"), &arguments, &[kubeconfig], &log, "TERM");
+        let [_, webhook, admin] = ports;
+        Self {
+            process,
+            control_url: format!("https://127.0.0.1:{control}"),
+            admin_url: format!("http://127.0.0.1:{admin}"),
+            webhook_url: format!("https://127.0.0.1:{webhook}"),
+            ca_file: plane.directory().join(format!("{namespace}.crt")),
+            _directory: directory,
+        }
     }
 
-    /// Starts an operator whose output goes to `log`.
-    pub async fn begin_logging(
+    /// Creates the namespace of an operator. Returns its arguments, with the ports for sidecars, for the webhook and for probes, and a
+    /// variable of its environment.
+    pub async fn arguments(
         plane: &ControlPlane,
         namespace: &str,
         store_url: &str,
-        control_url: &str,
-        more_arguments: &[&str],
-        log: &Path,
-    ) -> Self {
-        let control: u16 = control_url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        [control, webhook, admin]: [u16; 3],
+    ) -> (Vec<String>, (&'static str, String)) {
         let client = plane.client().await;
         let object = serde_json::from_value(json!({"metadata": {"name": namespace}})).expect("a namespace");
         // An operator that starts again finds its namespace.
         let _ = Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &object).await;
-        let [webhook, admin] = [free_port(), free_port()];
-        let mut arguments = vec![
+        let arguments = vec![
             format!("--namespace={namespace}"),
             format!("--webhook-listen=127.0.0.1:{webhook}"),
             format!("--control-listen=127.0.0.1:{control}"),
@@ -95,20 +105,7 @@ impl Operator {
             format!("--store-url={store_url}"),
             "--store-latency-budget-ms=2000".to_owned(),
         ];
-        if !more_arguments.iter().any(|argument| argument.starts_with("--log=")) {
-            arguments.push("--log=info,sluice_operator=debug".to_owned());
-        }
-        arguments.extend(more_arguments.iter().map(|&argument| argument.to_owned()));
-        let kubeconfig = ("KUBECONFIG", plane.kubeconfig().display().to_string());
-        let process = Process::start(&binary("sluice-operator"), &arguments, &[kubeconfig], log, "TERM");
-        Self {
-            process,
-            control_url: format!("https://127.0.0.1:{control}"),
-            admin_url: format!("http://127.0.0.1:{admin}"),
-            webhook_url: format!("https://127.0.0.1:{webhook}"),
-            ca_file: plane.directory().join(format!("{namespace}.crt")),
-            directory: None,
-        }
+        (arguments, ("KUBECONFIG", plane.kubeconfig().display().to_string()))
     }
 
     /// Waits until it leads, and reads its certificate.

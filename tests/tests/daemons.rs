@@ -1,0 +1,7 @@
+//! Nothing from outside takes a daemon down: its outputs, signals, ports, files and threads.
+
+mod daemon;
+mod outputs;
+mod ports;
+mod resources;
+mod signals;
