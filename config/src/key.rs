@@ -94,10 +94,10 @@ impl KeyBuilder {
             | KeySource::Expression { .. }
             | KeySource::JwtClaim { .. } => true,
             KeySource::Method
-            | KeySource::Path
+            | KeySource::Path(_)
             | KeySource::Host
             | KeySource::GrpcMethod
-            | KeySource::PathTemplate(_)
+            | KeySource::PathTemplate(..)
             | KeySource::ClientIp { .. }
             | KeySource::Descriptor(_) => false,
         })

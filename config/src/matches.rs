@@ -195,7 +195,10 @@ impl Matcher {
 
 impl Matcher {
     fn has_host(&self, request: &RequestAttributes<'_>) -> bool {
-        request.host().is_some_and(|host| self.hosts.iter().any(|condition| condition.matches(host)))
+        let is_listed = |host: &str| self.hosts.iter().any(|condition| condition.matches(host));
+        request.host().is_some_and(is_listed)
+            || self.purpose == Purpose::Limit
+                && request.any_reported_host(|host| !request.effort.compare(1) || is_listed(host))
     }
 }
 

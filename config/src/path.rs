@@ -10,13 +10,21 @@
 //! Applications disagree about encoded slashes, backslashes, dot segments, what follows a semicolon, octets that are no
 //! text, and a host behind two slashes, and about the order of these steps, so a path with one of them has a reading for
 //! each answer. A plain path has one reading: itself.
+//!
+//! `decode` undoes encodings. Some readings are for limits alone, because exemptions would be lost by everybody: a script with what follows it, as in
+//! `/index.php/login`, and dots at the end.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
 
 use smallvec::SmallVec;
 
+use self::decode::{Invalid, decode, drop_parameters, has_unicode_escape, octet, unicode_escapes};
 use crate::effort::note;
+
+pub(crate) use self::decode::unicode_escape;
+
+mod decode;
 
 /// The readings of one path.
 #[derive(Debug, Clone)]
@@ -25,10 +33,29 @@ pub struct Readings<'a> {
     written: Reading<'a>,
     /// Further readings, all different. Empty for a plain path.
     others: Vec<Reading<'a>>,
-    /// Readings with the slash at their end, which a regular expression may demand.
-    slashed: Vec<Reading<'a>>,
-    normal: OnceCell<String>,
-    normal_folded: OnceCell<SmallVec<[u8; 128]>>,
+    /// Readings for limits alone: with the slash at their end, which a regular expression may demand; without a script, or without
+    /// what follows it; without dots at the end.
+    of_limits: Vec<Reading<'a>>,
+    /// Whether the most forgiving reading is the first of the others. Otherwise it is what is written.
+    is_forgiven: bool,
+    /// The normal forms, by the habits of applications.
+    normal: [OnceCell<String>; 4],
+    normal_folded: [OnceCell<SmallVec<[u8; 128]>>; 4],
+}
+
+/// What an application makes of a path in its own way, so that keys have its normal form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PathHabits {
+    /// A semicolon ends the path, as a question mark does. Otherwise it begins the parameters of a segment.
+    pub semicolon_ends_path: bool,
+    /// A host stands behind two slashes. Otherwise they are one slash.
+    pub host_behind_slashes: bool,
+}
+
+impl PathHabits {
+    fn index(self) -> usize {
+        usize::from(self.semicolon_ends_path) + 2 * usize::from(self.host_behind_slashes)
+    }
 }
 
 /// One way of understanding a path.
@@ -52,8 +79,7 @@ pub struct PathText {
 struct Answers {
     decodes_slashes: bool,
     turns_backslashes: bool,
-    /// Whether octets that are not valid UTF-8, and percent signs that encode nothing, are dropped.
-    drops_invalid: bool,
+    invalid: Invalid,
     semicolon: Semicolon,
     dots: Dots,
 }
@@ -65,7 +91,7 @@ enum Semicolon {
     Kept,
     /// It and what follows it in its segment are parameters.
     EndsSegment,
-    /// The path ends before it, as before a question mark. So it does before an encoded question mark or number sign.
+    /// The path ends before it, as before a question mark. So it does before an encoded question mark, number sign or zero octet.
     EndsPath,
 }
 
@@ -87,12 +113,13 @@ impl<'a> Readings<'a> {
         let mut readings = Self {
             written: Reading::of(Cow::Borrowed(path)),
             others: Vec::new(),
-            slashed: Vec::new(),
-            normal: OnceCell::new(),
-            normal_folded: OnceCell::new(),
+            of_limits: Vec::new(),
+            is_forgiven: false,
+            normal: Default::default(),
+            normal_folded: Default::default(),
         };
         if !is_plain(path) {
-            readings.add_others(path);
+            readings.is_forgiven = readings.add_others(path);
         }
         let behind = after_authority(path);
         for (n, rest) in behind.iter().enumerate() {
@@ -100,35 +127,62 @@ impl<'a> Readings<'a> {
                 readings.add_others(rest);
             }
         }
+        readings.add_for_limits();
         readings
     }
 
-    fn add_others(&mut self, path: &str) {
+    /// Adds readings for limits alone.
+    fn add_for_limits(&mut self) {
+        let mut found: SmallVec<[String; 2]> = SmallVec::new();
+        for text in std::iter::once(&self.written).chain(&self.others).map(Reading::text) {
+            if let Some((start, end)) = script(text) {
+                // Behind a script, a web server passes the rest of the path on (RFC 3875, section 4.1.5).
+                found.push(text[..end].to_owned());
+                found.push([&text[..start], &text[end..]].concat());
+            }
+            let without_dots = text.trim_end_matches('.');
+            if without_dots.len() < text.len()
+                && without_dots.starts_with('/')
+                && !without_dots.ends_with('/')
+            {
+                found.push(without_dots.to_owned());
+            }
+        }
+        found.into_iter().for_each(|text| self.add_for_limit(text));
+    }
+
+    /// Adds all readings of a path. Returns whether the most forgiving one, which comes first, is new.
+    fn add_others(&mut self, path: &str) -> bool {
+        let mut is_new = None;
         for answers in Doubts::of(path).answers() {
             let (text, ends_with_slash) = read(path, answers);
             if ends_with_slash {
-                self.add_slashed(format!("{text}/"));
+                self.add_for_limit(format!("{text}/"));
             }
-            self.add(text);
+            let added = self.add(text);
+            is_new.get_or_insert(added);
         }
+        is_new == Some(true)
     }
 
-    fn add(&mut self, text: String) {
-        if text != self.written.text && self.others.iter().all(|other| text != other.text) {
+    fn add(&mut self, text: String) -> bool {
+        let is_new = text != self.written.text && self.others.iter().all(|other| text != other.text);
+        if is_new {
             self.others.push(Reading::of(Cow::Owned(text)));
         }
+        is_new
     }
 
-    fn add_slashed(&mut self, text: String) {
-        if text != self.written.text && self.slashed.iter().all(|other| text != other.text) {
-            self.slashed.push(Reading::of(Cow::Owned(text)));
+    fn add_for_limit(&mut self, text: String) {
+        if text != self.written.text && self.of_limits.iter().all(|other| text != other.text) {
+            self.of_limits.push(Reading::of(Cow::Owned(text)));
         }
     }
 
     /// Reports whether any reading passes a test.
     #[inline]
     pub fn any(&self, mut test: impl FnMut(&Reading<'a>) -> bool) -> bool {
-        test(&self.written) || self.others.iter().chain(&self.slashed).any(test)
+        test(&self.written) || self.others.iter().chain(&self.of_limits).any(test)
     }
 
     /// Reports whether the path passes a test in whatever way an application understands it.
@@ -138,42 +192,47 @@ impl<'a> Readings<'a> {
     }
 
     /// Returns the path in its normal form: the reading of an application that forgives every spelling but upper and lower
-    /// case.
+    /// case, and that has these habits.
     #[must_use]
-    pub fn normal(&self) -> &str {
-        let path = self.written.text();
-        // Some applications take what follows for a host, which the client may choose.
-        if !after_authority(path).is_empty() {
-            return "//";
-        }
+    pub fn normal(&self, habits: PathHabits) -> &str {
+        let written = self.written.text();
+        let behind = after_authority(written);
+        let path = behind.last().copied().filter(|_| habits.host_behind_slashes).unwrap_or(written);
         if is_plain(path) {
             return path;
         }
-        self.normal.get_or_init(|| {
-            // For some applications the path ends at the semicolon, and for others what follows decides.
-            if end(path).is_some() && has_dot_segment(path) {
+        if habits == PathHabits::default() && encoded_end(path).is_none() && !has_unicode_escape(path) {
+            return self.others.first().filter(|_| self.is_forgiven).map_or(path, Reading::text);
+        }
+        self.normal[habits.index()].get_or_init(|| {
+            let end = match habits.semicolon_ends_path {
+                true => end(path),
+                false => encoded_end(path),
+            };
+            // For some applications the path ends there, and for others what follows decides.
+            if encoded_end(path).is_some() && has_dot_segment(path) {
                 return "/;".to_owned();
             }
             let forgiving = Answers {
                 decodes_slashes: true,
                 turns_backslashes: true,
-                drops_invalid: true,
-                semicolon: Semicolon::EndsPath,
+                invalid: Invalid::Unicode,
+                semicolon: Semicolon::EndsSegment,
                 dots: Dots::Resolved,
             };
-            read(path, forgiving).0
+            read(&path[..end.map_or(path.len(), |(at, _)| at)], forgiving).0
         })
     }
 
     /// Returns the normal form without the difference of upper and lower case.
     #[must_use]
-    pub fn normal_folded(&self) -> &[u8] {
-        self.normal_folded.get_or_init(|| folded(self.normal()))
+    pub fn normal_folded(&self, habits: PathHabits) -> &[u8] {
+        self.normal_folded[habits.index()].get_or_init(|| folded(self.normal(habits)))
     }
 
     /// Iterates over the texts of all readings.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
-        std::iter::once(&self.written).chain(&self.others).chain(&self.slashed).map(Reading::text)
+        std::iter::once(&self.written).chain(&self.others).chain(&self.of_limits).map(Reading::text)
     }
 }
 
@@ -260,7 +319,7 @@ pub fn normalize(path: &str) -> Cow<'_, str> {
         Answers {
             decodes_slashes: true,
             turns_backslashes: true,
-            drops_invalid: false,
+            invalid: Invalid::Kept,
             semicolon: Semicolon::Kept,
             dots: Dots::Resolved,
         },
@@ -275,7 +334,7 @@ pub fn is_ambiguous(path: &str) -> bool {
     if is_plain(path) {
         return false;
     }
-    let Doubts { slashes, backslashes, dots, invalid, semicolon: _ } = Doubts::of(path);
+    let Doubts { slashes, backslashes, dots, invalid, unicode: _, semicolon: _ } = Doubts::of(path);
     slashes || backslashes || dots || invalid || !after_authority(path).is_empty()
 }
 
@@ -299,7 +358,20 @@ fn bytes_of_readings(path: &str) -> usize {
     let behind = after_authority(path);
     let readings: usize =
         std::iter::once(path).chain(behind).map(|path| Doubts::of(path).answers().count() * path.len()).sum();
-    path.len() + readings
+    let may_name_script = path.as_bytes().windows(2).any(|at| matches!(at, [b'.', b'p' | b'P' | b'%']));
+    let of_limits = if may_name_script { 2 * readings } else { 0 };
+    path.len() + readings + of_limits
+}
+
+/// Returns where a segment of a path begins and ends that names a script of PHP, if others follow it.
+fn script(path: &str) -> Option<(usize, usize)> {
+    let bytes = path.as_bytes();
+    let is_end = |&at: &usize| {
+        bytes[at] == b'/'
+            && bytes[..at].last_chunk::<4>().is_some_and(|end| end.eq_ignore_ascii_case(b".php"))
+    };
+    let end = (1..bytes.len()).find(is_end)?;
+    Some((path[..end].rfind('/')?, end))
 }
 
 /// Returns the paths of a target that begins with two slashes. Some applications take what follows the slashes as a host, as in a
@@ -322,12 +394,16 @@ fn after_authority(path: &str) -> SmallVec<[&str; 3]> {
 }
 
 /// Returns where some applications see the end of a path, and the length of what they take for a question mark: a semicolon
-/// (Fastify 4), or an encoded question mark or number sign (h3, which decodes first).
+/// (Fastify 4), or one of [`encoded_end`].
 fn end(path: &str) -> Option<(usize, usize)> {
-    let semicolon = path.find(';').map(|at| (at, 1));
-    let is_end = |at: &[u8]| matches!(at, [b'%', b'3', b'f' | b'F'] | b"%23");
-    let encoded = path.as_bytes().windows(3).position(is_end);
-    semicolon.into_iter().chain(encoded.map(|at| (at, 3))).min()
+    path.find(';').map(|at| (at, 1)).into_iter().chain(encoded_end(path)).min()
+}
+
+/// Returns where the first encoded question mark or number sign (h3, which decodes first) or zero octet (Starman, HAProxy) stands in a
+/// path, and its length.
+fn encoded_end(path: &str) -> Option<(usize, usize)> {
+    let is_end = |at: &[u8]| matches!(at, [b'%', b'3', b'f' | b'F'] | b"%23" | b"%00");
+    path.as_bytes().windows(3).position(is_end).map(|at| (at, 3))
 }
 
 /// Returns what follows the end that some applications see in a path. They take it for the query.
@@ -342,6 +418,7 @@ struct Doubts {
     slashes: bool,
     backslashes: bool,
     invalid: bool,
+    unicode: bool,
     semicolon: bool,
     dots: bool,
 }
@@ -352,6 +429,7 @@ impl Doubts {
             slashes: has_encoded_slash(path),
             backslashes: has_backslash(path),
             invalid: has_invalid(path),
+            unicode: has_unicode_escape(path),
             semicolon: end(path).is_some(),
             dots: has_dot_segment(path),
         }
@@ -370,15 +448,19 @@ impl Doubts {
         } else {
             &[Dots::Kept]
         };
-        let invalid: &[bool] = if self.invalid { &[true, false] } else { &[false] };
+        let invalid: &[Invalid] = match (self.invalid, self.unicode) {
+            (_, true) => &[Invalid::Dropped, Invalid::Kept, Invalid::Unicode],
+            (true, false) => &[Invalid::Dropped, Invalid::Kept],
+            (false, false) => &[Invalid::Kept],
+        };
         both(self.slashes).iter().flat_map(move |&decodes_slashes| {
             both(self.backslashes).iter().flat_map(move |&turns_backslashes| {
-                invalid.iter().flat_map(move |&drops_invalid| {
+                invalid.iter().flat_map(move |&invalid| {
                     semicolons.iter().flat_map(move |&semicolon| {
                         dots.iter().map(move |&dots| Answers {
                             decodes_slashes,
                             turns_backslashes,
-                            drops_invalid,
+                            invalid,
                             semicolon,
                             dots,
                         })
@@ -424,17 +506,23 @@ fn is_plain(path: &str) -> bool {
 
 /// Reports whether a path has an encoded slash or backslash.
 fn has_encoded_slash(path: &str) -> bool {
-    path.as_bytes().windows(3).any(|at| matches!(at, [b'%', b'2', b'f' | b'F'] | [b'%', b'5', b'c' | b'C']))
+    let is_slash = |at: &[u8]| matches!(at, [b'%', b'2', b'f' | b'F'] | [b'%', b'5', b'c' | b'C']);
+    path.as_bytes().windows(3).any(is_slash) || unicode_escapes(path).any(|c| matches!(c, '/' | '\\'))
 }
 
 fn has_backslash(path: &str) -> bool {
-    path.contains('\\') || path.contains("%5c") || path.contains("%5C")
+    path.contains('\\')
+        || path.contains("%5c")
+        || path.contains("%5C")
+        || unicode_escapes(path).any(|c| c == '\\')
 }
 
 /// Reports whether a segment is `.` or `..`, encoded or not, with parameters or not, whatever separates segments.
 fn has_dot_segment(path: &str) -> bool {
-    let decoded = decode(path, true, true, true);
-    decoded.split(['/', ';']).any(|segment| matches!(segment, "." | ".."))
+    let has_dots = |invalid| {
+        decode(path, true, true, invalid).split(['/', ';']).any(|segment| matches!(segment, "." | ".."))
+    };
+    has_dots(Invalid::Dropped) || has_unicode_escape(path) && has_dots(Invalid::Unicode)
 }
 
 /// Reports whether a path has percent signs that encode nothing, or octets that are not valid UTF-8.
@@ -459,7 +547,7 @@ fn read(path: &str, answers: Answers) -> (String, bool) {
             &without_parameters
         }
     };
-    let decoded = decode(path, answers.decodes_slashes, answers.turns_backslashes, answers.drops_invalid);
+    let decoded = decode(path, answers.decodes_slashes, answers.turns_backslashes, answers.invalid);
     let mut segments: Vec<&str> = Vec::new();
     for segment in decoded.split('/') {
         match segment {
@@ -483,70 +571,6 @@ fn read(path: &str, answers: Answers) -> (String, bool) {
         out.push('/');
     }
     (out, ends_with_slash)
-}
-
-/// Removes what follows a semicolon in each segment. Applications that do this do it before they decode.
-fn drop_parameters(path: &str, turns_backslashes: bool) -> String {
-    let mut out = String::with_capacity(path.len());
-    let mut is_parameter = false;
-    for c in path.chars() {
-        is_parameter = match c {
-            '/' => false,
-            '\\' if turns_backslashes => false,
-            ';' => true,
-            _ => is_parameter,
-        };
-        if !is_parameter {
-            out.push(c);
-        }
-    }
-    out
-}
-
-/// Decodes percent-encoded octets, but for slashes and backslashes if these stay encoded, turns backslashes into slashes or not,
-/// and drops what is no text or not.
-fn decode(path: &str, decodes_slashes: bool, turns_backslashes: bool, drops_invalid: bool) -> Cow<'_, str> {
-    if !path.contains(['%', '\\']) {
-        return Cow::Borrowed(path);
-    }
-    let bytes = path.as_bytes();
-    let turned = |octet| if octet == b'\\' && turns_backslashes { b'/' } else { octet };
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        match (bytes[at], octet(bytes.get(at + 1..at + 3))) {
-            (b'%', Some(b'/' | b'\\')) if !decodes_slashes => {
-                out.extend_from_slice(&bytes[at..at + 3]);
-                at += 3;
-            }
-            (b'%', Some(octet)) => {
-                out.push(turned(octet));
-                at += 3;
-            }
-            // With a digit alone, the escape is cut off.
-            (b'%', None) if drops_invalid => {
-                at += if bytes.get(at + 1).is_some_and(u8::is_ascii_hexdigit) { 2 } else { 1 };
-            }
-            (byte, _) => {
-                out.push(turned(byte));
-                at += 1;
-            }
-        }
-    }
-    Cow::Owned(match String::from_utf8(out) {
-        Ok(text) => text,
-        Err(invalid) if drops_invalid => {
-            invalid.as_bytes().utf8_chunks().map(|chunk| chunk.valid()).collect()
-        }
-        Err(invalid) => String::from_utf8_lossy(invalid.as_bytes()).into_owned(),
-    })
-}
-
-/// Returns the octet that two hexadecimal digits stand for.
-fn octet(digits: Option<&[u8]>) -> Option<u8> {
-    let &[high, low] = digits? else { return None };
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    u8::try_from(digit(high)? * 16 + digit(low)?).ok()
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@
 
 use std::cell::{Cell, OnceCell};
 use std::net::IpAddr;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::header::{ACCESS_CONTROL_REQUEST_METHOD, HOST, ORIGIN};
+use http::header::{ACCESS_CONTROL_REQUEST_METHOD, FORWARDED, HOST, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use smallvec::SmallVec;
@@ -27,6 +28,12 @@ pub mod field_name;
 mod fields;
 pub mod text;
 pub mod values;
+
+/// The headers in which proxies report hosts.
+static REPORTED_HOSTS: LazyLock<[HeaderField; 3]> = LazyLock::new(|| {
+    ["x-forwarded-host", "forwarded", "x-forwarded-server"]
+        .map(|name| HeaderField::new(HeaderName::from_static(name)))
+});
 
 /// The attributes of a request that limits look at.
 #[derive(Debug)]
@@ -135,19 +142,44 @@ impl<'a> RequestAttributes<'a> {
         Some(host_of(authority))
     }
 
+    /// Reports whether a further host, by which an application may take itself to be asked, passes a test: one that a proxy reports,
+    /// whoever has written it, or a name in brackets. They are for limits alone, because a client can choose them.
+    pub(crate) fn any_reported_host(&self, mut test: impl FnMut(&str) -> bool) -> bool {
+        let mut passes = |host: &[u8]| {
+            std::str::from_utf8(host).is_ok_and(|host| {
+                let host = host_of(host.trim().trim_matches('"'));
+                test(host.trim_start_matches('[').trim_end_matches(']'))
+            })
+        };
+        let is_bracketed = self.host().filter(|host| host.starts_with('['));
+        is_bracketed.is_some_and(|host| passes(host.as_bytes()))
+            || REPORTED_HOSTS.iter().any(|field| {
+                self.header(field).any_reading(|list| {
+                    if *field.name() != FORWARDED {
+                        return passes(list);
+                    }
+                    list.split(|byte| matches!(byte, b';' | b',')).any(|pair| {
+                        let pair = pair.trim_ascii();
+                        let (name, value) = pair.split_at_checked(5).unwrap_or((pair, &[]));
+                        name.eq_ignore_ascii_case(b"host=") && passes(value)
+                    })
+                })
+            })
+    }
+
     /// Returns the values of a header, also under names that some server takes for this one.
     #[must_use]
     pub fn header(&self, field: &HeaderField) -> Values<'_> {
         note(LOOK_UP);
         let mut values = Values { found: SmallVec::new(), is_complete: true, merges_equal: false };
-        self.add_headers(&mut values, field.name(), (true, true));
+        self.add_headers(&mut values, field, field.name(), (true, true));
         let index = if field.is_odd() {
             Some(self.all_folded_headers.get_or_init(|| FoldedHeaders::new(self.headers)))
         } else {
             self.folded_headers.get_or_init(|| FoldedHeaders::of(self.headers)).as_ref()
         };
         for other in index.into_iter().flat_map(|index| index.others(field)) {
-            self.add_headers(&mut values, other, (field.is(other), false));
+            self.add_headers(&mut values, field, other, (field.is(other), false));
         }
         values
     }
@@ -156,6 +188,7 @@ impl<'a> RequestAttributes<'a> {
     fn add_headers<'s>(
         &'s self,
         values: &mut Values<'s>,
+        field: &HeaderField,
         name: &HeaderName,
         (identifies, is_meant): (bool, bool),
     ) {
@@ -172,12 +205,14 @@ impl<'a> RequestAttributes<'a> {
                 values.is_complete = false;
             }
             let normal = trimmed(written);
+            let is_list = field.has_lists() && written.contains(&b',');
             // An empty header is none for some applications.
             let is_seen_by_all = is_meant && !normal.is_empty();
             values.found.push(Found {
                 forms: &[],
+                usual: 0,
                 written,
-                normal: Some(normal),
+                normal: Some(normal).filter(|_| !is_list),
                 identifies,
                 is_seen_by_all,
             });

@@ -12,7 +12,7 @@ use serde_json::Value;
 use sluice_config::expression::{Attribute, Comparison, Expression, Field, Node, PreparedExpression};
 use sluice_config::key::{Identity, KeyBuilder, KeyContext, KeyPart, OnMissing};
 use sluice_config::matches::{Match, Matcher, NamedMatch, PathMatch, PathPattern, Purpose, ValueMatch};
-use sluice_config::request::Habit;
+use sluice_config::request::{Habit, host_of};
 use sluice_config::{KeySecret, RequestAttributes};
 
 /// A request as a sidecar passes it to limits.
@@ -63,6 +63,18 @@ impl Request {
             "cookie" if spelling.contains(&b'\n') => None,
             "cookie" => Self::new(b"POST", b"/login", &lines("Cookie:")),
             "header" => Self::new(b"POST", b"/login", &lines("")),
+            "host" => {
+                let mut lines = lines("");
+                if !lines.iter().any(|line| line.starts_with(b"Host:")) {
+                    lines.push(b"Host: localhost".to_vec());
+                }
+                Self::new(b"POST", b"/login", &lines)
+            }
+            // The second of two requests is that whose reading counts.
+            "cached" => {
+                let second = spelling.split(|byte| *byte == b'\n').next_back()?;
+                Self::new(b"POST", b"/login", &[second.to_vec()])
+            }
             other => panic!("the part {other}"),
         }
     }
@@ -153,6 +165,7 @@ impl Check {
         let query = |query| Match { query, ..Match::default() };
         let cookies = |cookies| Match { cookies, ..Match::default() };
         let headers = |headers| Match { headers, ..Match::default() };
+        let hosts = Match { hosts: vec!["shop.example".to_owned()], ..Match::default() };
         let post = Match { methods: vec!["POST".to_owned()], ..Match::default() };
         let checks = [
             (
@@ -226,6 +239,18 @@ impl Check {
                     plain: Request::of("header", b"X-Plan: free").expect("a request"),
                 },
             ),
+            (
+                "host",
+                Self {
+                    meant: "shop.example",
+                    limits: vec![("hosts", hosts.clone())],
+                    exemption: hosts,
+                    attribute: Some(Node::Attribute(Attribute::Host)),
+                    // A reported host is no key.
+                    key: KeyPart::Method,
+                    plain: Request::of("host", b"Host: shop.example").expect("a request"),
+                },
+            ),
         ];
         BTreeMap::from(checks)
     }
@@ -287,8 +312,19 @@ impl Check {
 fn habits_of(name: &str) -> &'static [Habit] {
     match name {
         "mono" | "nginxargs" => &[Habit::QueryNamesIgnoreCase, Habit::CookieNamesIgnoreCase],
-        "bottle" | "cherrypy" | "django-uwsgi" | "flask-cheroot" | "flask-uwsgi" | "flask-uwsgi-http"
-        | "pyramid-wsgiref" => &[Habit::HeaderUnderscoresAreHyphens],
+        "cherrypy" => &[Habit::HeaderUnderscoresAreHyphens, Habit::HostBehindSlashes],
+        "node-url" => &[Habit::HostBehindSlashes],
+        "bottle" | "django-uwsgi" | "flask-cheroot" | "flask-uwsgi" | "flask-uwsgi-http"
+        | "pyramid-wsgiref" | "rack2-puma" | "rack2-webrick" | "php-builtin" => {
+            &[Habit::HeaderUnderscoresAreHyphens]
+        }
+        "dancer2" => &[Habit::HeaderUnderscoresAreHyphens, Habit::CookieValuesEndAtAmpersands],
+        "undertow-plain" | "undertow-forwarded" => &[Habit::CookieValuesEndAtDelimiters],
+        "jetty9-plain" | "jetty9-forwarded" | "jetty12-plain" | "jetty12-forwarded" => {
+            &[Habit::HeaderCacheIgnoresCase]
+        }
+        "haproxy" => &[Habit::HeaderValuesAreLists],
+        "node-fastify4" | "node-restify" => &[Habit::SemicolonEndsPath],
         _ => &[],
     }
 }
@@ -300,9 +336,13 @@ fn is_usual(request: &Request) -> bool {
     let cookies = request.headers.get("cookie").map(HeaderValue::as_bytes).unwrap_or_default();
     let mut pairs = cookies.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && !b"\"\\,".contains(byte);
-    if pairs.clone().count() > 1
-        && pairs.any(|pair| pair.starts_with(b"session=") && pair.iter().all(is_plain))
-    {
+    let is_plain_value = |value: &[u8]| {
+        let unquoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
+        unquoted.unwrap_or(value).iter().all(is_plain)
+    };
+    let is_usual_cookie = |pair: &[u8]| pair.strip_prefix(b"session=").is_some_and(is_plain_value);
+    // Dancer2 ends a value before an ampersand.
+    if cookies.starts_with(b"session=&") || pairs.clone().count() > 1 && pairs.any(is_usual_cookie) {
         return true;
     }
     let query = request.uri.query().unwrap_or_default();
@@ -312,6 +352,29 @@ fn is_usual(request: &Request) -> bool {
         let decoded: Vec<u8> = percent_encoding::percent_decode_str(name).collect();
         decoded.eq_ignore_ascii_case(b"plan") && (ends_early || name.contains('%'))
     })
+}
+
+/// Reports whether a server gave a request what another one had brought. It is the same client then.
+fn is_cached(request: &Request, spelling: &str, seen: &Value, name: &str) -> bool {
+    let Value::String(seen) = seen else { return false };
+    let (field, value) = spelling.rsplit('\n').next().and_then(|line| line.split_once(": ")).expect("a line");
+    let (part, value, other) = match field {
+        "Cookie" => (
+            KeyPart::Cookie("session".to_owned()),
+            value.trim_start_matches("session="),
+            Request::of("cookie", format!("session={seen}").as_bytes()),
+        ),
+        "Host" => (KeyPart::Host, value, Request::of("host", format!("Host: {seen}").as_bytes())),
+        _ => (
+            KeyPart::Header(field.to_owned()),
+            value,
+            Request::of("header", format!("{field}: {seen}").as_bytes()),
+        ),
+    };
+    let keys = [Some(request), other.as_ref()]
+        .map(|request| request.map(|request| request.key(&part, habits_of(name))));
+    assert_eq!(keys[0], keys[1], "{name}: {spelling:?} is seen as {seen}");
+    value != seen
 }
 
 /// Reports whether a handler that sees a value, or a list or an object with it, sees this text.
@@ -335,7 +398,7 @@ fn no_recorded_reading_evades_a_limit_or_makes_a_client_another() {
     let checks = Check::all();
     let (mut tables, mut lines, mut compared, mut meant) = (0, 0, 0, 0);
     // Spellings by which a client is known because a habit is named.
-    let mut named = 0;
+    let (mut named, mut cached) = (0, 0);
     let mut all_wrong = BTreeSet::new();
     for entry in std::fs::read_dir(directory).expect("the tables") {
         let path = entry.expect("an entry").path();
@@ -361,6 +424,26 @@ fn no_recorded_reading_evades_a_limit_or_makes_a_client_another() {
                 continue;
             }
             let Some(request) = Request::of(part, &bytes(&spelling)) else { continue };
+            if part == "cached" {
+                cached += usize::from(is_cached(&request, &spelling, &seen, &name));
+                continue;
+            }
+            // A host has no case, and neither its port nor a dot at its end counts.
+            let seen = match (part, seen) {
+                ("host", Value::String(host)) => Value::String(host_of(&host).to_ascii_lowercase()),
+                (_, seen) => seen,
+            };
+            // A script is the handler of its path.
+            if part == "path" && seen == "login.php" {
+                let path = PathPattern::Exact("/login.php".to_owned());
+                let limit = Match {
+                    path: Some(PathMatch { pattern: path, case_sensitive: false }),
+                    ..Match::default()
+                };
+                if !request.matches(&limit, Purpose::Limit) {
+                    all_wrong.insert(format!("path {spelling:?} evades a script ({name})"));
+                }
+            }
             let readings = match part {
                 "header" => vec![("x-api-key", &seen["key"]), ("x-plan", &seen["plan"])],
                 _ => vec![(part, &seen)],
@@ -398,8 +481,8 @@ fn no_recorded_reading_evades_a_limit_or_makes_a_client_another() {
         "{tables} tables, {lines} lines, {compared} compared, {meant} with the value that is meant, {named} by a habit"
     );
     assert!(
-        tables >= 25 && meant >= 3_000 && named >= 20,
-        "{tables} tables with {meant} readings, {named} by a habit"
+        tables >= 40 && meant >= 5_000 && named >= 20 && cached >= 10,
+        "{tables} tables with {meant} readings, {named} by a habit, {cached} of other requests"
     );
     let all: Vec<_> = all_wrong.iter().map(String::as_str).collect();
     assert!(all_wrong.is_empty(), "{} wrong:\n{}", all.len(), all.join("\n"));

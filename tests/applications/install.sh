@@ -29,7 +29,8 @@ elif [ -f pom.xml ]; then
   command=(mvn --quiet --batch-mode --strict-checksums "$plugin:copy-dependencies" -DoutputDirectory=lib)
 elif [ -f Application.cs ]; then
   command=(mcs -out:application.exe Application.cs)
-elif [ -f nginx.conf ]; then
+elif [ -f nginx.conf ] || [ -f run ]; then
+  # Debian packages are all that it needs.
   command=(true)
 else
   echo "install.sh: nothing to install for $application" >&2

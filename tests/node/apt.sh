@@ -23,7 +23,12 @@ readonly NODE_PACKAGES=(
   iptables=iptables nftables=nft iproute2=ip conntrack=conntrack socat=socat
   kmod=modprobe procps=sysctl util-linux=nsenter mount=mount bc=bc python3=python3 buildah=buildah
 )
-readonly INTEROP_PACKAGES=(mono-mcs=mcs)
+readonly INTEROP_PACKAGES=(
+  mono-mcs=mcs haproxy=haproxy
+  starman=starman libdancer2-perl
+  ruby-rack puma=puma ruby-webrick
+  php-cli=php php-fpm apache2=apache2 libapache2-mod-php
+)
 readonly RELEASE_PACKAGES=(
   gcc-aarch64-linux-gnu=aarch64-linux-gnu-gcc libc6-dev-arm64-cross buildah=buildah skopeo=skopeo python3=python3
 )

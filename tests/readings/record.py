@@ -8,6 +8,9 @@ The reading is what the application says of that part:
 - query: the parameter `plan`
 - cookie: the cookie `session`
 - header: the fields X-Api-Key and X-Plan
+- host: the name by which the application is asked
+- cached: the cookie, X-Api-Key or Authorization of the second of two requests on a connection, each with one line of the spelling
+An application that does not tell one of the last two has no lines of them.
 The word `refused` stands for every answer that is not a 200 of a handler, and for none at all.
 
 A spelling has bytes as Latin-1 characters. "\\n" in a cookie or a header begins another line.
@@ -34,24 +37,36 @@ def request(part, spelling):
         target = spelling.removeprefix("target:") if spelling.startswith("target:") else f"/login?{spelling}"
     elif part == "cookie":
         lines = [f"Cookie: {value}" for value in spelling.split("\n")]
-    elif part == "header":
+    elif part in ("header", "host"):
         lines = spelling.split("\n")
-    head = [f"{method} {target} HTTP/1.1", "Host: localhost", "Connection: close", "Content-Length: 0"]
-    return "\r\n".join([*head, *lines, "", ""]).encode("latin-1")
+    elif part == "cached":
+        first, second = (request("host", line) for line in spelling.split("\n"))
+        return first.replace(b"Connection: close\r\n", b""), second
+    host = [] if any(line.startswith("Host:") for line in lines) else ["Host: localhost"]
+    # The last line: Jetty caches no field behind it.
+    head = [f"{method} {target} HTTP/1.1", *host, "Content-Length: 0", *lines, "Connection: close"]
+    return "\r\n".join([*head, "", ""]).encode("latin-1")
 
 
-def send(port, data):
-    """Sends a request, and returns all that the server answers."""
+def send(port, requests):
+    """Sends a request, or several on one connection, and returns all that the server answers to the last one."""
     answer = b""
     try:
         with socket.create_connection(("127.0.0.1", port), TIMEOUT) as connection:
-            connection.sendall(data)
-            while chunk := connection.recv(65536):
-                answer += chunk
-                if complete(answer):
-                    break
+            for data in requests if isinstance(requests, tuple) else (requests,):
+                # What was answered to the one before counts no more, and one that is not complete ends all.
+                if answer and not complete(answer):
+                    return b""
+                answer = b""
+                connection.sendall(data)
+                while chunk := connection.recv(65536):
+                    answer += chunk
+                    if complete(answer):
+                        break
     except OSError:
-        pass  # What arrived before counts.
+        # What arrived before counts, unless it is the answer to another request.
+        if isinstance(requests, tuple):
+            return b""
     return answer
 
 
@@ -80,8 +95,8 @@ def joined(body):
     return whole
 
 
-def reading(part, answer):
-    """Returns what the handler saw, or "refused"."""
+def reading(part, spelling, answer):
+    """Returns what the handler saw, or "refused"; None if the application does not tell."""
     head, _, body = answer.partition(b"\r\n\r\n")
     words = head.split(b" ", 2)
     if not head.startswith(b"HTTP/1.") or len(words) < 2 or words[1] != b"200":
@@ -100,6 +115,12 @@ def reading(part, answer):
             value = seen["handler"]
         case "query" | "cookie":
             value = seen[part]
+        case "host" | "cached":
+            names = {"Cookie": "cookie", "X-Api-Key": "key", "Authorization": "authorization"}
+            name = names.get(spelling.split("\n")[-1].partition(":")[0], "host")
+            if name not in seen:
+                return None
+            value = seen[name]
         case "header":
             value = {"key": seen["key"], "plan": seen["plan"]}
     return json.dumps(value, separators=(",", ":"), sort_keys=True)
@@ -123,8 +144,9 @@ def main():
             lines += [line for line in before if line.startswith(f"{part}\t")]
             continue
         for spelling in spellings[part]:
-            answer = send(arguments.port, request(part, spelling))
-            lines.append(f"{part}\t{json.dumps(spelling)}\t{reading(part, answer)}")
+            read = reading(part, spelling, send(arguments.port, request(part, spelling)))
+            if read is not None:
+                lines.append(f"{part}\t{json.dumps(spelling)}\t{read}")
     file.write_text("\n".join(lines) + "\n")
 
 

@@ -22,8 +22,28 @@ versions() {
   elif [ -f go.mod ]; then
     go env GOVERSION | sed 's/^go/Go /'
     { grep -v '// indirect' go.mod || true; } | sed -n 's/^\(require\)\?[[:space:]]*\([^[:space:]]*\/[^[:space:]]*\) v\(.*\)/\2 \3/p'
+  elif [ -f pom.xml ]; then
+    java --version | sed -n '1s/^[^ ]* \([^ ]*\).*/Java \1/p'
+    # The first name is that of the application.
+    sed -n 's/.*<\(artifactId\|version\)>\(.*\)<.*/\2/p' pom.xml | tail -n +3 | paste -d ' ' - -
   elif [ -f Application.cs ]; then
     mono --version | sed -n '1s/.* version \([^ ]*\).*/Mono \1/p'
+  elif [ -f app.psgi ]; then
+    perl -MDancer2 -MStarman -e 'printf "Perl %vd\nDancer2 %s\nStarman %s\n", $^V, Dancer2->VERSION, Starman->VERSION'
+  elif [ -f config.ru ]; then
+    ruby -r rack -e 'puts "Ruby #{RUBY_VERSION}", "Rack #{Rack.release}"'
+    case "$server" in
+      puma) puma --version | sed 's/^puma version/Puma/' ;;
+      webrick) ruby -r webrick -e 'puts "WEBrick #{WEBrick::VERSION}"' ;;
+    esac
+  elif [ -f index.php ]; then
+    php -r 'echo "PHP ", PHP_VERSION, "\n";'
+    case "$server" in
+      fpm) PATH="$PATH:/usr/local/sbin:/usr/sbin" nginx -v 2>&1 | sed 's/^.*nginx\//nginx /' ;;
+      apache) PATH="$PATH:/usr/local/sbin:/usr/sbin" apache2 -v | sed -n 's/^.*Apache\/\([^ ]*\).*/Apache \1/p' ;;
+    esac
+  elif [ -f haproxy.cfg ]; then
+    PATH="$PATH:/usr/local/sbin:/usr/sbin" haproxy -v | sed -n '1s/^.* version \([^-]*\).*/HAProxy \1/p'
   elif [ -f nginx.conf ]; then
     PATH="$PATH:/usr/local/sbin:/usr/sbin" nginx -v 2>&1 | sed 's/^.*nginx\//nginx /'
   fi

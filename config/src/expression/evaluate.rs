@@ -2,6 +2,7 @@
 //! error if the other side decides.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicU64;
@@ -31,6 +32,8 @@ pub struct PreparedExpression {
     size: usize,
     /// Whether the path decides, which applications read in several ways.
     reads_path: bool,
+    /// Whether the host decides, which proxies report to some applications.
+    reads_host: bool,
 }
 
 /// The name of a value, ready to be looked up.
@@ -98,6 +101,7 @@ impl PreparedExpression {
             size,
             fields: fields.collect::<Result<_, Nack>>()?,
             reads_path: root.any(&mut |node| *node == Node::Attribute(Attribute::Path)),
+            reads_host: root.any(&mut |node| *node == Node::Attribute(Attribute::Host)),
             root: root.clone(),
         })
     }
@@ -143,8 +147,8 @@ pub enum EvaluationError {
 type Evaluated<'a> = Result<Value<'a>, EvaluationError>;
 
 impl PreparedExpression {
-    /// Reports whether a condition holds for a request. For a limit it holds if any reading of the path fulfils it, and an
-    /// error fulfils it too; for an exemption all readings must. Adds one to `errors` if there is an error.
+    /// Reports whether a condition holds for a request. For a limit it holds if any reading of the path fulfils it, or any host that a
+    /// proxy reports, and an error fulfils it too; for an exemption all readings must. Adds one to `errors` if there is an error.
     pub fn holds(
         &self,
         request: &RequestAttributes<'_>,
@@ -155,18 +159,33 @@ impl PreparedExpression {
     ) -> bool {
         let mut has_error = false;
         let mut is_first = true;
-        let mut test = |path: &str| match self.evaluate_reading(request, path, address, &mut is_first) {
-            Ok(Value::Bool(holds)) => holds,
-            Ok(Value::Int(_) | Value::Text(_)) | Err(_) => {
-                has_error = true;
-                purpose == Purpose::Limit
+        let mut test = |path: &str, host: Option<&str>| {
+            let alternatives = Alternatives::default();
+            loop {
+                let reading = Reading {
+                    path,
+                    host,
+                    alternatives: Some(&alternatives).filter(|_| purpose == Purpose::Limit),
+                };
+                let holds = match self.of_reading(request, reading, address, &mut is_first, Doubt::IsError) {
+                    Ok(Value::Bool(holds)) => holds,
+                    Ok(Value::Int(_) | Value::Text(_)) | Err(_) => {
+                        has_error = true;
+                        purpose == Purpose::Limit
+                    }
+                };
+                if holds || !alternatives.next() {
+                    return holds;
+                }
             }
         };
-        let holds = match purpose {
-            _ if !self.reads_path => test(""),
-            Purpose::Limit => path.any(|reading| test(reading.text())),
-            Purpose::Exemption => path.all(|reading| test(reading.text())),
+        let mut of_host = |host: Option<&str>| match purpose {
+            _ if !self.reads_path => test("", host),
+            Purpose::Limit => path.any(|reading| test(reading.text(), host)),
+            Purpose::Exemption => path.all(|reading| test(reading.text(), host)),
         };
+        let also_reported = self.reads_host && purpose == Purpose::Limit;
+        let holds = of_host(None) || also_reported && request.any_reported_host(|host| of_host(Some(host)));
         if has_error {
             request.count_error(errors);
         }
@@ -181,7 +200,7 @@ impl PreparedExpression {
         address: &mut impl FnMut() -> IpAddr,
         is_first: &mut bool,
     ) -> Evaluated<'a> {
-        self.of_reading(request, path, address, is_first, Doubt::IsError)
+        self.of_reading(request, Reading::of(path), address, is_first, Doubt::IsError)
     }
 
     /// Returns the value as a part of a key, for one reading of the path. Only the first is one that a plain request has.
@@ -192,13 +211,13 @@ impl PreparedExpression {
         address: &mut impl FnMut() -> IpAddr,
         is_first: &mut bool,
     ) -> Evaluated<'a> {
-        self.of_reading(request, path, address, is_first, Doubt::Normalizes)
+        self.of_reading(request, Reading::of(path), address, is_first, Doubt::Normalizes)
     }
 
     fn of_reading<'a>(
         &'a self,
         request: &'a RequestAttributes<'_>,
-        path: &'a str,
+        reading: Reading<'a>,
         address: &mut impl FnMut() -> IpAddr,
         is_first: &mut bool,
         doubt: Doubt,
@@ -207,7 +226,7 @@ impl PreparedExpression {
         if !is_first && !request.effort.compare(self.size) {
             return Err(EvaluationError::TooLong);
         }
-        Evaluation { expression: self, request, path, address, doubt, is_first }.value(&self.root)
+        Evaluation { expression: self, request, reading, address, doubt, is_first }.value(&self.root)
     }
 
     /// Reports whether the client's address is read.
@@ -229,8 +248,15 @@ impl PreparedExpression {
         path: &'a str,
         address: &mut impl FnMut() -> IpAddr,
     ) -> Evaluated<'a> {
-        Evaluation { expression: self, request, path, address, doubt: Doubt::IsError, is_first: true }
-            .value(&self.root)
+        Evaluation {
+            expression: self,
+            request,
+            reading: Reading::of(path),
+            address,
+            doubt: Doubt::IsError,
+            is_first: true,
+        }
+        .value(&self.root)
     }
 
     /// Returns the value of the expression as a part of a key, which is the same for all spellings of a request. `path` is the normal
@@ -241,8 +267,46 @@ impl PreparedExpression {
         path: &'a str,
         address: &mut impl FnMut() -> IpAddr,
     ) -> Evaluated<'a> {
-        Evaluation { expression: self, request, path, address, doubt: Doubt::Normalizes, is_first: true }
-            .value(&self.root)
+        Evaluation {
+            expression: self,
+            request,
+            reading: Reading::of(path),
+            address,
+            doubt: Doubt::Normalizes,
+            is_first: true,
+        }
+        .value(&self.root)
+    }
+}
+
+/// One way to read a request.
+#[derive(Clone, Copy)]
+struct Reading<'a> {
+    path: &'a str,
+    /// A host that a proxy reports, in place of the one that is asked for.
+    host: Option<&'a str>,
+    /// Readings of values that few applications have. Without them, the usual ones count.
+    alternatives: Option<&'a Alternatives>,
+}
+
+impl<'a> Reading<'a> {
+    fn of(path: &'a str) -> Self {
+        Self { path, host: None, alternatives: None }
+    }
+}
+
+/// Readings of values that few applications have, in turn: the first one of each, then the second.
+#[derive(Default)]
+struct Alternatives {
+    number: Cell<usize>,
+    has_more: Cell<bool>,
+}
+
+impl Alternatives {
+    /// Goes to the next ones, if there are some.
+    fn next(&self) -> bool {
+        self.number.set(self.number.get() + 1);
+        self.has_more.replace(false)
     }
 }
 
@@ -250,7 +314,7 @@ impl PreparedExpression {
 struct Evaluation<'e, 'a, 'r, F> {
     expression: &'a PreparedExpression,
     request: &'a RequestAttributes<'r>,
-    path: &'a str,
+    reading: Reading<'a>,
     address: &'e mut F,
     doubt: Doubt,
     /// Whether the path is the first reading, which a plain request has too.
@@ -267,7 +331,7 @@ impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, '_, F> {
             Node::Attribute(attribute) => Value::Text(match attribute {
                 Attribute::Method => self.method()?,
                 Attribute::Host => self.host()?,
-                Attribute::Path => Cow::Borrowed(self.path),
+                Attribute::Path => Cow::Borrowed(self.reading.path),
                 Attribute::ClientAddress => Cow::Owned((self.address)().to_string()),
             }),
             Node::Field(field) => Value::Text(self.field(field)?.unwrap_or_default()),
@@ -397,7 +461,7 @@ impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, '_, F> {
 
     /// Returns the host in lower case. A client may write it in any.
     fn host(&self) -> Result<Cow<'a, str>, EvaluationError> {
-        let Some(host) = self.request.host() else {
+        let Some(host) = self.reading.host.or_else(|| self.request.host()) else {
             let has_host = self.request.headers.contains_key(HOST);
             return if has_host { Err(EvaluationError::NotUtf8) } else { Ok(Cow::Borrowed("")) };
         };
@@ -430,7 +494,15 @@ impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, '_, F> {
     fn field(&self, field: &Field) -> Result<Option<Cow<'a, str>>, EvaluationError> {
         let values = self.values(field)?;
         let part = match self.doubt {
-            Doubt::IsError => values.agreed(),
+            Doubt::IsError => match (values.agreed(), self.reading.alternatives) {
+                (Part::Value(usual), Some(alternatives)) => {
+                    let mut readings = values.readings(None, Purpose::Limit).skip(alternatives.number.get());
+                    let reading = readings.next();
+                    alternatives.has_more.set(alternatives.has_more.get() || readings.next().is_some());
+                    Part::Value(reading.map_or(usual, |(reading, _)| reading))
+                }
+                (part, _) => part,
+            },
             Doubt::Normalizes => values.client(),
         };
         let text = |bytes| std::str::from_utf8(bytes).map_err(|_| EvaluationError::NotUtf8);

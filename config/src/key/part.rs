@@ -19,7 +19,7 @@ use crate::expression::{EvaluationError, Expression, PreparedExpression, Value, 
 use crate::jwt::{JwtVerifier, MAX_CLAIM};
 use crate::matches::header_name;
 use crate::nack::Nack;
-use crate::path::{Readings, folded, is_too_long};
+use crate::path::{PathHabits, Readings, folded, is_too_long};
 use crate::request::text::{normal_cookie, trimmed, without_encoded_words, without_invalid};
 use crate::request::{FieldName, Habit, HeaderField, Part, RequestAttributes, host_of, is_authority};
 
@@ -152,11 +152,11 @@ pub(super) enum KeySource {
     Cookie(FieldName),
     Query(FieldName),
     Method,
-    Path,
+    Path(PathHabits),
     Host,
     GrpcMethod,
-    PathTemplate(Arc<PathTemplates>),
-    Expression { expression: PreparedExpression, errors: Arc<AtomicU64> },
+    PathTemplate(Arc<PathTemplates>, PathHabits),
+    Expression { expression: PreparedExpression, habits: PathHabits, errors: Arc<AtomicU64> },
     JwtClaim { verifier: Arc<JwtVerifier>, claim: String },
     ClientIp { ipv4_prefix: u8, ipv6_prefix: u8 },
     Descriptor(String),
@@ -170,21 +170,27 @@ impl KeySource {
         naming: &ClientNaming,
         KeyContext { verifiers, habits, errors }: &KeyContext<'_>,
     ) -> Result<Self, Nack> {
+        let of_path = PathHabits {
+            semicolon_ends_path: habits.contains(&Habit::SemicolonEndsPath),
+            host_behind_slashes: habits.contains(&Habit::HostBehindSlashes),
+        };
         Ok(match part {
             KeyPart::Header(name) => Self::Header(HeaderField::with_habits(header_name(name)?, habits)),
             KeyPart::Cookie(name) => Self::Cookie(FieldName::of_cookie(name, habits)),
             KeyPart::Query(name) => Self::Query(FieldName::of_parameter(name, habits)),
             KeyPart::Method => Self::Method,
-            KeyPart::Path => Self::Path,
+            KeyPart::Path => Self::Path(of_path),
             KeyPart::Host => Self::Host,
             KeyPart::GrpcMethod => Self::GrpcMethod,
             KeyPart::PathTemplate { templates, variable } => match &naming.templates {
-                Some(templates) => Self::PathTemplate(templates.clone()),
-                None => Self::PathTemplate(Arc::new(PathTemplates::new(templates, variable.as_deref())?)),
+                Some(templates) => Self::PathTemplate(templates.clone(), of_path),
+                None => {
+                    Self::PathTemplate(Arc::new(PathTemplates::new(templates, variable.as_deref())?), of_path)
+                }
             },
             KeyPart::Expression(expression) => {
                 let expression = PreparedExpression::with_habits(expression, habits)?;
-                Self::Expression { expression, errors: errors.clone() }
+                Self::Expression { expression, habits: of_path, errors: errors.clone() }
             }
             KeyPart::JwtClaim { jwt, claim } => {
                 let verifier = verifiers.iter().find(|verifier| verifier.name() == jwt);
@@ -212,10 +218,10 @@ impl KeySource {
             | Self::Cookie(_)
             | Self::Query(_)
             | Self::Method
-            | Self::Path
+            | Self::Path(_)
             | Self::Host
             | Self::GrpcMethod
-            | Self::PathTemplate(_)
+            | Self::PathTemplate(..)
             | Self::JwtClaim { .. }
             | Self::Descriptor(_) => false,
         }
@@ -228,10 +234,10 @@ impl KeySource {
             Self::Cookie(name) => ("cookie ", name.as_str()),
             Self::Query(name) => ("query ", name.as_str()),
             Self::Method => ("method", ""),
-            Self::Path => ("path", ""),
+            Self::Path(_) => ("path", ""),
             Self::Host => ("host", ""),
             Self::GrpcMethod => ("grpcMethod", ""),
-            Self::PathTemplate(_) => ("pathTemplate", ""),
+            Self::PathTemplate(..) => ("pathTemplate", ""),
             Self::Expression { .. } => ("cel", ""),
             Self::JwtClaim { claim, .. } => ("claim ", claim.as_str()),
             Self::ClientIp { .. } => ("clientIP", ""),
@@ -251,25 +257,31 @@ impl KeySource {
     ) -> Part<R> {
         let present = |value: Option<R>| value.map_or(Part::Missing, Part::Value);
         match self {
-            Self::Header(field) => request.header(field).client().map(|value| read(HEADER, value)),
-            Self::Cookie(name) => request.cookie(name).client().map(|value| read(COOKIE, value)),
+            Self::Header(field) => {
+                let read = |value: &[u8]| read(HEADER, &in_case(value, field.ignores_case_of_values()));
+                request.header(field).client().map(read)
+            }
+            Self::Cookie(name) => {
+                let read = |value: &[u8]| read(COOKIE, &in_case(value, name.ignores_case_of_values()));
+                request.cookie(name).client().map(read)
+            }
             Self::Query(name) => request.parameter(name).client().map(|value| read(QUERY, value)),
             Self::Method if has_lower_case(request.method) => {
                 Part::Value(read(METHOD, request.method.as_str().to_ascii_uppercase().as_bytes()))
             }
             Self::Method => Part::Value(read(METHOD, request.method.as_str().as_bytes())),
-            Self::Path => Part::Value(read(PATH, path.normal_folded())),
+            Self::Path(habits) => Part::Value(read(PATH, path.normal_folded(*habits))),
             Self::Host => {
                 let host = request.host().filter(|host| !host.is_empty());
                 present(host.map(|host| read(HOST, &folded(host))))
             }
             Self::GrpcMethod => present(method_of(path).map(|method| read(GRPC_METHOD, &folded(method)))),
-            Self::PathTemplate(templates) => {
-                present(templates.read(path, |value| read(PATH_TEMPLATE, value)))
+            Self::PathTemplate(templates, habits) => {
+                present(templates.read(path, *habits, |value| read(PATH_TEMPLATE, value)))
             }
-            Self::Expression { expression, errors } => {
+            Self::Expression { expression, habits, errors } => {
                 // The normal form is the same for all spellings of a path.
-                let path = if expression.reads_path() { path.normal() } else { "" };
+                let path = if expression.reads_path() { path.normal(*habits) } else { "" };
                 match expression.evaluate_key(request, path, &mut address) {
                     Ok(Value::Text(text)) if text.is_empty() => Part::Missing,
                     Ok(Value::Text(text)) => Part::Value(read(EXPRESSION, text.as_bytes())),
@@ -307,14 +319,18 @@ impl KeySource {
         let mut is_first = true;
         let mut has_effort = || std::mem::take(&mut is_first) || request.effort.compare(1);
         match self {
-            Self::Header(field) => request.header(field).any_reading(passes),
-            Self::Cookie(name) => request.cookie(name).any_reading(passes),
+            Self::Header(field) => request
+                .header(field)
+                .any_reading(|value| passes(&in_case(value, field.ignores_case_of_values()))),
+            Self::Cookie(name) => request
+                .cookie(name)
+                .any_reading(|value| passes(&in_case(value, name.ignores_case_of_values()))),
             Self::Query(name) => request.parameter(name).any_reading(passes),
-            Self::Path => path.any(|reading| passes(&folded(reading.text()))),
+            Self::Path(_) => path.any(|reading| passes(&folded(reading.text()))),
             Self::GrpcMethod => path.any(|reading| {
                 !has_effort() || grpc_method(reading.text()).is_some_and(|method| passes(&folded(method)))
             }),
-            Self::PathTemplate(templates) => path.any(|reading| {
+            Self::PathTemplate(templates, _) => path.any(|reading| {
                 !has_effort() || templates.find(reading.text()).is_some_and(|value| passes(&value))
             }),
             // A clear one has no other reading.
@@ -343,6 +359,11 @@ impl KeySource {
         let &Self::ClientIp { ipv4_prefix, ipv6_prefix } = self else { return None };
         network_of(address, ipv4_prefix, ipv6_prefix)
     }
+}
+
+/// Returns a value, in lower case if the application may see it in any.
+fn in_case(value: &[u8], ignores_case: bool) -> Cow<'_, [u8]> {
+    if ignores_case { Cow::Owned(value.to_ascii_lowercase()) } else { Cow::Borrowed(value) }
 }
 
 /// How operators name the value of one part of a key, on the command line, in resets and in the lines of overrides: by a text that
@@ -410,7 +431,7 @@ impl ClientNaming {
                 if !path.starts_with('/') {
                     return Err(Unnamed::Nobody("a path begins with a slash"));
                 }
-                (PATH, Cow::Owned(Readings::of(path).normal_folded().to_vec()))
+                (PATH, Cow::Owned(Readings::of(path).normal_folded(PathHabits::default()).to_vec()))
             }
             KeyPart::Host => {
                 let host = utf8()?.trim_ascii();
@@ -500,7 +521,7 @@ impl Unnamed {
 
 /// Returns service and method of the gRPC call with a path, in its normal form or else in any reading.
 fn method_of<'p>(path: &'p Readings<'_>) -> Option<&'p str> {
-    grpc_method(path.normal()).or_else(|| path.texts().find_map(grpc_method))
+    grpc_method(path.normal(PathHabits::default())).or_else(|| path.texts().find_map(grpc_method))
 }
 
 /// Returns service and method of a gRPC call: `shop.Checkout/Pay`.

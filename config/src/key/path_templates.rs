@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::matches::is_parameter;
 use crate::nack::Nack;
-use crate::path::{Readings, folded, normalize};
+use crate::path::{PathHabits, Readings, folded, normalize};
 
 /// The templates of a part of a key.
 #[derive(Debug)]
@@ -58,8 +58,13 @@ impl PathTemplates {
     /// Passes the value for a path to `read`: the first template that the path matches, or its segment. The normal form
     /// decides, which is one for all spellings of a path. If it matches no template, another reading that does decides, and the
     /// path as it was written last: no spelling leaves a limit, and percent-encoding makes no new client.
-    pub(super) fn read<R>(&self, path: &Readings<'_>, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
-        let mut found = self.find(path.normal());
+    pub(super) fn read<R>(
+        &self,
+        path: &Readings<'_>,
+        habits: PathHabits,
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Option<R> {
+        let mut found = self.find(path.normal(habits));
         if found.is_none() {
             let mut others = path.texts().skip(1).chain(path.texts().take(1));
             found = others.find_map(|text| self.find(text));
@@ -73,7 +78,7 @@ impl PathTemplates {
             return template.variable.is_none().then(|| text.as_bytes().to_vec());
         }
         if text.starts_with('/') {
-            return self.read(&Readings::of(text), <[u8]>::to_vec);
+            return self.read(&Readings::of(text), PathHabits::default(), <[u8]>::to_vec);
         }
         let has_variable = self.templates.iter().any(|template| template.variable.is_some());
         has_variable.then(|| folded(text).to_vec())
@@ -117,7 +122,9 @@ mod tests {
     fn value(templates: &[&str], variable: Option<&str>, path: &str) -> Option<String> {
         let templates: Vec<_> = templates.iter().map(|&template| template.to_owned()).collect();
         let templates = PathTemplates::new(&templates, variable).unwrap();
-        templates.read(&Readings::of(path), |value| String::from_utf8(value.to_vec()).unwrap())
+        templates.read(&Readings::of(path), PathHabits::default(), |value| {
+            String::from_utf8(value.to_vec()).unwrap()
+        })
     }
 
     #[test]

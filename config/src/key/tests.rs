@@ -1,4 +1,5 @@
 use super::*;
+use crate::request::Habit;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use proptest::prelude::*;
 
@@ -180,11 +181,36 @@ fn a_path_is_one_client_in_all_its_spellings() {
     keys.dedup();
     assert!(keys.len() == 1 && matches!(keys[0], Identity::Key(_)), "{keys:?}");
     assert_ne!(keys[0], keys_of(KeyPart::Path, &["/v1/b"])[0]);
-    // Some applications take what follows two slashes for a host, which a client may choose.
-    let hosts = keys_of(KeyPart::Path, &["//a/login", "//b/login"]);
-    assert_eq!(hosts[0], hosts[1]);
+    // Who meets a path with two slashes by mistake does not share a counter with those who do so elsewhere.
+    let slashes = keys_of(KeyPart::Path, &["//healthz", "/healthz", "//login"]);
+    assert!(slashes[0] == slashes[1] && slashes[0] != slashes[2]);
+    let parameters = keys_of(KeyPart::Path, &["/tenants/acme;x/data", "/tenants/acme/data", "/tenants/acme"]);
+    assert!(parameters[0] == parameters[1] && parameters[0] != parameters[2]);
+    // What follows an encoded question mark is the path for some, and for others not.
+    let unclear = keys_of(KeyPart::Path, &["/x1%3f/../login", "/x2%00/../login"]);
+    assert_eq!(unclear[0], unclear[1]);
     let umlauts = keys_of(KeyPart::Path, &["/%C3%84", "/%C3%A4"]);
     assert_eq!(umlauts[0], umlauts[1]);
+}
+
+#[test]
+fn habits_decide_what_a_path_of_few_applications_is() {
+    let of = |habit: Option<Habit>, target: &str| {
+        let context = KeyContext { habits: &Vec::from_iter(habit), ..KeyContext::default() };
+        let key = KeyBuilder::of_policy(&[KeyPart::Path], OnMissing::Skip, &context).unwrap();
+        identify_target(&key, &KeySecret::new([7; 16]), target, &HeaderMap::new(), IP)
+    };
+    for (habit, spellings, plain) in [
+        (Habit::HostBehindSlashes, &["//a/login", "//b/login", "///c/login"][..], "/login"),
+        (Habit::SemicolonEndsPath, &["/login;a", "/login;/x1", "/login;x/../y"], "/login"),
+    ] {
+        for spelling in spellings {
+            assert_eq!(of(Some(habit), spelling), of(None, plain), "{spelling}");
+        }
+        assert_ne!(of(None, spellings[1]), of(None, spellings[2]), "{habit:?}");
+        // A plain path is itself.
+        assert_eq!(of(Some(habit), plain), of(None, plain));
+    }
 }
 
 #[test]

@@ -70,6 +70,32 @@ fn get_includes_head() {
 }
 
 #[test]
+fn a_limit_of_a_host_also_applies_to_hosts_that_are_reported_and_an_exemption_does_not() {
+    let hosts = Match { hosts: vec!["shop.example".to_owned()], ..Match::default() };
+    let exemption = Matcher::new(&hosts, Purpose::Exemption).unwrap();
+    let limit = limit(&hosts);
+    for (name, value, expected) in [
+        ("x-forwarded-host", "shop.example", true),
+        ("x-forwarded-host", "other.example, Shop.Example:8443", true),
+        ("x_forwarded_host", "shop.example", true),
+        ("forwarded", "for=192.0.2.1;Host=\"shop.example:443\"", true),
+        ("forwarded", "host=a, for=b; host=shop.example", true),
+        ("x-forwarded-server", "shop.example", true),
+        ("host", "[shop.example]", true),
+        ("x-forwarded-host", "other.example", false),
+        ("forwarded", "for=shop.example", false),
+        ("forwarded", "host", false),
+        ("x-host", "shop.example", false),
+        ("x-forwarded-for", "shop.example", false),
+    ] {
+        let mut headers = headers(&[(name, value)]);
+        headers.entry("host").or_insert(HeaderValue::from_static("other.example"));
+        assert_eq!(matches(&limit, &Method::GET, "/", &headers), expected, "{name}: {value}");
+        assert!(!matches(&exemption, &Method::GET, "/", &headers), "{name}: {value}");
+    }
+}
+
+#[test]
 fn a_host_is_the_same_in_a_header_and_in_the_target_with_a_port_in_any_case_and_with_a_last_dot() {
     let hosts = ["Shop.Example", "*.api.example"].map(str::to_owned).into();
     let matcher = limit(&Match { hosts, ..Match::default() });

@@ -46,7 +46,7 @@ impl ValueMatcher {
             Test::Exact(exact) => Some(&**exact),
             Test::Prefix(_) | Test::Regex(_) | Test::Present(_) => None,
         };
-        for (n, (value, is_exact)) in values.readings(exact).enumerate() {
+        for (n, (value, is_exact)) in values.readings(exact, purpose).enumerate() {
             is_seen_by_all |= is_exact;
             note(1);
             let has_effort = self.has_effort(value, effort, n == 0);

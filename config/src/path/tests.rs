@@ -57,6 +57,44 @@ fn one_reading_of_every_spelling_is_the_path_that_is_meant() {
 }
 
 #[test]
+fn scripts_and_dots_at_the_end_are_readings_of_limits_alone() {
+    for (path, meant) in [
+        ("/index.php/login", "/login"),
+        ("/Index.PHP/login/", "/login"),
+        ("/x/../index.php/%6cogin", "/login"),
+        ("/app/index.php/login", "/app/login"),
+        ("/login.php/x", "/login.php"),
+        ("/login.php%2fx/y", "/login.php"),
+        ("/login.", "/login"),
+        ("/login%2e", "/login"),
+    ] {
+        let readings = Readings::of(path);
+        assert!(readings.any(|reading| reading.text() == meant), "{path}: {:?}", texts(path));
+        let is_other = |reading: &Reading<'_>| reading.text() != meant;
+        assert!(
+            readings.all(is_other),
+            "{path}: an exemption of {meant} does not hold, and one of the others does"
+        );
+    }
+    for path in ["/a.php", "/a.phpx/b", "/php/b", "/.", "/..", "."] {
+        assert!(Readings::of(path).of_limits.is_empty(), "{path}: {:?}", texts(path));
+    }
+}
+
+#[test]
+fn characters_of_jetty_and_zero_octets_are_readings_of_exemptions_too() {
+    for path in
+        ["/%u006cogin", "/log%U0069n", "/x/42;/..%u002f../login", "/login%00", "/login%00/x", "/login%00x;y"]
+    {
+        let readings = Readings::of(path);
+        assert!(readings.any(|reading| reading.text() == "/login"), "{path}: {:?}", texts(path));
+    }
+    let files = PathText::new("/x", true);
+    assert!(!Readings::of("/x/42;/..%u002f../login").all(|reading| files.is_prefix_of(reading)));
+    assert!(!Readings::of("/y%00/../x").all(|reading| files.is_prefix_of(reading)));
+}
+
+#[test]
 fn applications_that_disagree_have_readings_of_their_own() {
     assert_eq!(texts("/files/a%2F..%2F..%2Fx"), ["/files/a%2F..%2F..%2Fx", "/x", "/files/a/../../x",]);
     assert_eq!(

@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use sluice_limiter::MAX_COUNT;
 
 use crate::expression::{PreparedExpression, Value};
+use crate::matches::Purpose;
 use crate::nack::Nack;
 use crate::path::Readings;
 use crate::policy::{Cost, GrpcStatus, LimitKind, Outcomes, RequestCost, ResponseCost, ResponseCostSource};
@@ -249,14 +250,15 @@ fn header(name: &str) -> Result<HeaderName, Nack> {
     HeaderName::from_bytes(name.as_bytes()).map_err(|_| Nack(format!("{name:?} is not the name of a header")))
 }
 
-/// Returns the largest of the integers in the headers with a name: a client must not pay less by sending one more. A proxy may
-/// have joined several headers to one, with commas.
+/// Returns the largest of the integers in the headers with a name, and in lists in them: a client must not pay less by sending one
+/// more.
 fn largest(values: &Values<'_>) -> Option<u64> {
     if !values.is_complete() {
         return Some(MAX_COUNT);
     }
-    let texts = values.readings(None).filter_map(|(value, _)| std::str::from_utf8(value).ok());
-    texts.flat_map(|text| text.split(',')).filter_map(digits).max()
+    let texts =
+        values.readings(None, Purpose::Limit).filter_map(|(value, _)| std::str::from_utf8(value).ok());
+    texts.filter_map(digits).max()
 }
 
 /// Returns the integer in a header. A header that is repeated has none: it is unknown which of its values counts.

@@ -6,13 +6,13 @@ use std::sync::LazyLock;
 
 use foldhash::quality::RandomState;
 use http::HeaderName;
+use http::header::AUTHORIZATION;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::text::{trimmed, without_invalid};
+use super::text::{CookieEnd, trimmed, without_invalid};
 
-/// A reading of names that only some applications have. A policy names the habits of its application. Keys then use its reading: a name
-/// in another spelling is the same one.
+/// A reading that only some applications have. A policy names the habits of its application, and keys then use its reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Habit {
@@ -22,6 +22,19 @@ pub enum Habit {
     CookieNamesIgnoreCase,
     /// `_` in the name of a header is `-`.
     HeaderUnderscoresAreHyphens,
+    /// The path ends before a semicolon. Without the habit, what follows it in its segment is dropped.
+    SemicolonEndsPath,
+    /// A host stands behind two slashes at the beginning of the path. Without the habit, they are one slash.
+    HostBehindSlashes,
+    /// The value of a cookie ends before one of `( ) < = > ? @ \ { }`.
+    CookieValuesEndAtDelimiters,
+    /// The decoded value of a cookie ends before `&` or `;`.
+    CookieValuesEndAtAmpersands,
+    /// Upper and lower case of cookies and of the header Authorization do not differ, because a server gives one request what another
+    /// has brought.
+    HeaderCacheIgnoresCase,
+    /// A comma in the value of a header begins another value, of which something before the pod may have verified any.
+    HeaderValuesAreLists,
 }
 
 /// Hashes of folded names. Nobody can choose names that collide, because the seed is random.
@@ -37,6 +50,8 @@ pub struct FieldName {
     folded: Box<[u8]>,
     hash: u64,
     ignores_case: bool,
+    ignores_case_of_values: bool,
+    cookie_end: CookieEnd,
 }
 
 impl FieldName {
@@ -46,7 +61,14 @@ impl FieldName {
         let written = name.as_bytes();
         let folded = without_brackets(written);
         let hash = hash(&folded);
-        Self { written: written.into(), hash, folded: folded.to_vec().into(), ignores_case: false }
+        Self {
+            written: written.into(),
+            hash,
+            folded: folded.to_vec().into(),
+            ignores_case: false,
+            ignores_case_of_values: false,
+            cookie_end: CookieEnd::Usual,
+        }
     }
 
     /// Prepares the name of a parameter, for an application with these habits.
@@ -58,7 +80,28 @@ impl FieldName {
     /// Prepares the name of a cookie, for an application with these habits.
     #[must_use]
     pub fn of_cookie(name: &str, habits: &[Habit]) -> Self {
-        Self { ignores_case: habits.contains(&Habit::CookieNamesIgnoreCase), ..Self::new(name) }
+        let cookie_end = if habits.contains(&Habit::CookieValuesEndAtDelimiters) {
+            CookieEnd::Delimiter
+        } else if habits.contains(&Habit::CookieValuesEndAtAmpersands) {
+            CookieEnd::Ampersand
+        } else {
+            CookieEnd::Usual
+        };
+        Self {
+            ignores_case: habits.contains(&Habit::CookieNamesIgnoreCase),
+            ignores_case_of_values: habits.contains(&Habit::HeaderCacheIgnoresCase),
+            cookie_end,
+            ..Self::new(name)
+        }
+    }
+
+    /// Reports whether the application may see a value in another case.
+    pub(crate) fn ignores_case_of_values(&self) -> bool {
+        self.ignores_case_of_values
+    }
+
+    pub(super) fn cookie_end(&self) -> CookieEnd {
+        self.cookie_end
     }
 
     /// Returns the name as the policy has it.
@@ -94,6 +137,8 @@ pub struct HeaderField {
     hash: u64,
     is_odd: bool,
     takes_underscores: bool,
+    ignores_case_of_values: bool,
+    has_lists: bool,
 }
 
 impl HeaderField {
@@ -102,14 +147,34 @@ impl HeaderField {
     pub fn new(name: HeaderName) -> Self {
         let folded = folded_header(&name);
         let (hash, folded) = (hash(&folded), folded.to_vec().into());
-        Self { is_odd: is_odd(&name), hash, folded, name, takes_underscores: false }
+        Self {
+            is_odd: is_odd(&name),
+            hash,
+            folded,
+            name,
+            takes_underscores: false,
+            ignores_case_of_values: false,
+            has_lists: false,
+        }
     }
 
     /// Prepares a name, for an application with these habits.
     #[must_use]
     pub fn with_habits(name: HeaderName, habits: &[Habit]) -> Self {
         let takes_underscores = habits.contains(&Habit::HeaderUnderscoresAreHyphens);
-        Self { takes_underscores, ..Self::new(name) }
+        let ignores_case_of_values = name == AUTHORIZATION && habits.contains(&Habit::HeaderCacheIgnoresCase);
+        let has_lists = habits.contains(&Habit::HeaderValuesAreLists);
+        Self { takes_underscores, ignores_case_of_values, has_lists, ..Self::new(name) }
+    }
+
+    /// Reports whether the application may see a value in another case.
+    pub(crate) fn ignores_case_of_values(&self) -> bool {
+        self.ignores_case_of_values
+    }
+
+    /// Reports whether a value with a comma is not clear.
+    pub(super) fn has_lists(&self) -> bool {
+        self.has_lists
     }
 
     /// Returns the name as HTTP/2 writes it.
@@ -162,16 +227,16 @@ pub(super) fn hash(folded: &[u8]) -> u64 {
     HASHER.hash_one(folded)
 }
 
-/// Returns the name that a parameter has for applications which make lists and maps of `plan[]=`, `plan[0]=` and `plan[a]=`:
-/// what stands before the brackets. Returns `None` for a name without brackets.
+/// Returns the name that a parameter has for applications which make lists and maps of `plan[]=`, `plan[0]=` and `plan[a]=`, and
+/// take `[[plan=` and `plan]x=` for such (Rack 2): what stands between the brackets at the beginning and the next one. Returns `None`
+/// for a name without brackets.
 pub(super) fn before_brackets(name: &[u8]) -> Option<Folded> {
     let name = trimmed(before_nul(name));
-    let open = name.iter().position(|byte| *byte == b'[')?;
-    let base = match open {
-        0 => name[1..].split(|byte| *byte == b']').next().unwrap_or_default(),
-        _ => &name[..open],
-    };
-    Some(base.iter().map(fold).collect())
+    let is_bracket = |byte: &u8| matches!(byte, b'[' | b']');
+    name.iter().any(is_bracket).then(|| {
+        let base = name.iter().skip_while(|byte| is_bracket(byte)).take_while(|byte| !is_bracket(byte));
+        base.map(fold).collect()
+    })
 }
 
 /// Returns a name without white space around it, without brackets and without what is not valid UTF-8. Case does not count in ASP.NET,
@@ -212,12 +277,12 @@ mod tests {
         let base = |name: &str| {
             before_brackets(name.as_bytes()).map(|name| String::from_utf8(name.to_vec()).unwrap())
         };
-        for name in ["plan[]", "plan[", "plan[0]", "Plan[a][b]", "[plan]", "[plan][]"] {
+        for name in
+            ["plan[]", "plan[", "plan[0]", "Plan[a][b]", "[plan]", "[plan][]", "[[plan", "plan]x", "plan]"]
+        {
             assert_eq!(base(name).as_deref(), Some("plan"), "{name}");
         }
-        for name in ["plan", "plan]"] {
-            assert_eq!(base(name), None, "{name}");
-        }
+        assert_eq!(base("plan"), None);
     }
 
     #[test]

@@ -9,7 +9,10 @@ use http::header::COOKIE;
 use smallvec::SmallVec;
 
 use super::field_name::{self, FieldName, Folded};
-use super::text::{Forms, cookie_forms, first_word, is_separator, quoted_length, trimmed, without_invalid};
+use super::text::{
+    Forms, Read, cookie_forms, first_word, is_separator, quoted_length, trimmed, without_invalid,
+    without_unicode,
+};
 use super::values::{Found, MAX_VALUES, Values};
 use crate::effort::{Effort, LOOK_UP, note};
 
@@ -40,8 +43,8 @@ struct Entry<'a> {
     kind: Kind,
     /// Number of entries before it.
     at: usize,
-    /// The forms of the value, and the index of the normal one, if there is one. Most values are never asked for.
-    forms: OnceCell<(Forms<'a>, Option<usize>)>,
+    /// The forms of the value. Most values are never asked for.
+    read: OnceCell<Read<'a>>,
 }
 
 /// Where a pair stands.
@@ -79,8 +82,8 @@ enum Kind {
 }
 
 impl<'a> Entry<'a> {
-    fn forms(&self) -> &(Forms<'a>, Option<usize>) {
-        self.forms.get_or_init(|| match self.kind {
+    fn read(&self) -> &Read<'a> {
+        self.read.get_or_init(|| match self.kind {
             Kind::Parameter => {
                 note(2 * self.value.len());
                 let value = decoded(self.value);
@@ -91,14 +94,19 @@ impl<'a> Entry<'a> {
                 let forms: Forms<'a> = raw.into_iter().chain([value]).chain(valid).collect();
                 // Go drops a pair with an escape that is none.
                 let normal = (!has_invalid_escape(self.value)).then_some(forms.len() - 1);
-                (forms, normal)
+                Read::new(forms, normal)
             }
             Kind::Cookie => {
-                let (forms, normal) = cookie_forms(self.value);
-                (forms, normal.filter(|_| is_cookie_value(self.value)))
+                let mut read = cookie_forms(self.value);
+                if !is_cookie_value(self.value) {
+                    // An application with another end may see one nevertheless.
+                    let [usual, _, of_ampersand] = &mut read.normal;
+                    (*usual, *of_ampersand) = (None, None);
+                }
+                read
             }
             Kind::InnerCookie => cookie_forms(first_word(trimmed(self.value))),
-            Kind::BareName => (Forms::new(), None),
+            Kind::BareName => Read::new(Forms::new(), None),
         })
     }
 }
@@ -115,10 +123,16 @@ impl<'a> Fields<'a> {
                 pair.split(|byte| *byte == b';').for_each(|part| fields.add_parameter(part, Place::INNER));
             }
         }
-        // `URLSearchParams` drops a question mark at the beginning.
-        if let Some(rest) = query.strip_prefix(b"?") {
-            let first = rest.split(|byte| matches!(byte, b'&' | b';')).next();
-            fields.add_parameter(first.unwrap_or_default(), Place::INNER);
+        // `URLSearchParams` drops a question mark at the beginning, and for HAProxy each one begins a parameter.
+        if query.contains(&b'?') {
+            let parts = query.split(|byte| matches!(byte, b'&' | b';' | b'?')).skip(1);
+            parts.for_each(|part| fields.add_parameter(part, Place::INNER));
+        }
+        // `CGI.pm` decodes `%u0061`.
+        if let Some(decoded) = without_unicode(query) {
+            decoded.split(|byte| matches!(byte, b'&' | b';')).for_each(|pair| {
+                fields.add_decoded(&percent_encoding::percent_decode(pair).collect::<Vec<_>>());
+            });
         }
         let behind = behind_path.into_iter().flat_map(|rest| rest.split(|byte| matches!(byte, b'&' | b';')));
         behind.for_each(|pair| fields.add_parameter(pair, Place::INNER));
@@ -181,7 +195,7 @@ impl<'a> Fields<'a> {
         let (name, value) = split_at_equals(pair).unwrap_or((pair, &[]));
         let folded = field_name::without_brackets(name);
         let hash = field_name::hash(&folded);
-        let forms = OnceCell::from((Forms::from_iter([Cow::Owned(value.to_vec())]), Some(0)));
+        let read = OnceCell::from(Read::new(Forms::from_iter([Cow::Owned(value.to_vec())]), Some(0)));
         let name = Cow::Owned(name.to_vec());
         self.entries.push(Entry {
             hash,
@@ -191,7 +205,7 @@ impl<'a> Fields<'a> {
             value: &[],
             kind: Kind::Parameter,
             at: self.entries.len(),
-            forms,
+            read,
         });
     }
 
@@ -241,7 +255,9 @@ impl<'a> Fields<'a> {
     }
 
     fn add_cookie(&mut self, name: &'a [u8], value: &'a [u8], kind: Kind, place: Place) {
-        let name_in_php = Cow::from(percent_encoding::percent_decode(name));
+        let decoded = without_unicode(name).unwrap_or_default();
+        let name_in_php =
+            Cow::from(percent_encoding::percent_decode(if decoded.is_empty() { name } else { &decoded }));
         let whole = field_name::without_brackets(&name_in_php);
         if let Some(base) = field_name::before_brackets(&name_in_php).filter(|base| *base != whole) {
             self.push(base, Cow::Borrowed(name), value, kind, Place::INNER);
@@ -259,7 +275,7 @@ impl<'a> Fields<'a> {
         note(100);
         let hash = field_name::hash(&folded);
         let at = self.entries.len();
-        self.entries.push(Entry { hash, folded, name, place, value, kind, at, forms: OnceCell::new() });
+        self.entries.push(Entry { hash, folded, name, place, value, kind, at, read: OnceCell::new() });
     }
 
     fn sorted(mut self) -> Self {
@@ -289,17 +305,20 @@ impl<'a> Fields<'a> {
                 is_complete = false;
                 break;
             }
-            let (forms, normal) = entry.forms();
+            let Read { forms, usual, normal } = entry.read();
+            let normal = normal[name.cookie_end() as usize];
             let Some(written) = forms.first() else {
                 has_bare_name = true;
                 begins_bare |= found.is_empty();
                 continue;
             };
             // An empty cookie is none for some applications, and so is what has no normal form. A parameter without a value is there.
-            let is_empty = entry.kind != Kind::Parameter && forms.iter().any(|form| form.is_empty());
+            let is_empty =
+                entry.kind != Kind::Parameter && forms.iter().take(*usual).any(|form| form.is_empty());
             let is_dropped = is_empty || normal.is_none();
             found.push(Found {
                 forms,
+                usual: *usual,
                 written,
                 normal: normal.map(|at| &*forms[at]),
                 identifies: entry.place.is_outer && name.is(&entry.name),

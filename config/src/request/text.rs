@@ -7,9 +7,38 @@ use base64::engine::general_purpose::STANDARD;
 use smallvec::{SmallVec, smallvec};
 
 use crate::effort::note;
+use crate::path::unicode_escape;
 
 /// The forms of a value, of which the first is the value as it is written. All differ.
 pub(super) type Forms<'a> = SmallVec<[Cow<'a, [u8]>; 1]>;
+
+/// The forms of a value, and which are normal.
+#[derive(Debug)]
+pub(super) struct Read<'a> {
+    pub(super) forms: Forms<'a>,
+    /// Number of the forms that count for exemptions too.
+    pub(super) usual: usize,
+    /// The normal form, by the end of the value: the last of what an application could make of it. It is `None` if that is not clear.
+    pub(super) normal: [Option<usize>; 3],
+}
+
+impl<'a> Read<'a> {
+    /// A value that ends alike for all applications.
+    pub(super) fn new(forms: Forms<'a>, normal: Option<usize>) -> Self {
+        Self { usual: forms.len(), forms, normal: [normal; 3] }
+    }
+}
+
+/// Where the value of a cookie ends for an application.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CookieEnd {
+    /// Where most applications see its end.
+    Usual,
+    /// Before what RFC 2616 calls a separator, but for `:` and `/` (Undertow).
+    Delimiter,
+    /// Before `&` or `;` in the decoded value (Dancer2, CGI.pm).
+    Ampersand,
+}
 
 /// Number of times that a value is decoded. What can be decoded once more has no normal form.
 const MAX_ROUNDS: usize = 4;
@@ -65,18 +94,22 @@ pub fn without_invalid(text: &[u8]) -> Option<Vec<u8>> {
     Some(text.utf8_chunks().flat_map(|chunk| chunk.valid().bytes()).collect())
 }
 
-/// Returns the forms of a cookie's value, and which of them is the normal one: the last of what an application could make of
-/// it. It is `None` if the value is encoded so often that no application would undo it, or is an object.
+/// Returns the forms of a cookie's value, and which of them are normal. None is if the value is encoded so often that no application
+/// would undo it, or is an object.
 ///
 /// - Python undoes backslashes and octal numbers within quotation marks. Its parsers end a value at white space, and `WebOb` at
 ///   whatever RFC 6265 does not allow in one.
 /// - Express, Fastify, Hono, h3, Rack and PHP decode percent-encoded octets, and Rack and PHP a plus as a space.
 /// - Express reads JSON behind `j:`.
-pub(super) fn cookie_forms(value: &[u8]) -> (Forms<'_>, Option<usize>) {
+/// - Undertow ends a value at a separator of RFC 2616, Dancer2 the decoded value at `&` or `;`, and CGI.pm decodes `%u0061`. Tomcat takes
+///   a quotation mark off that nothing closes. These are for limits alone.
+pub(super) fn cookie_forms(value: &[u8]) -> Read<'_> {
     note(4 * value.len());
     let mut forms: Forms<'_> = smallvec![Cow::Borrowed(value)];
-    if value.iter().all(|byte| is_plain(*byte)) && !value.starts_with(b"j:") {
-        return (forms, Some(0));
+    if value.iter().all(|byte| is_plain(*byte) && !is_delimiter(*byte) && *byte != b'&')
+        && !value.starts_with(b"j:")
+    {
+        return Read::new(forms, Some(0));
     }
     let whole = trimmed(value);
     let first = first_word(whole);
@@ -86,8 +119,58 @@ pub(super) fn cookie_forms(value: &[u8]) -> (Forms<'_>, Option<usize>) {
     }
     add(&mut forms, first);
     let normal = normalize(&mut forms, first);
-    let at = normal.map(|normal| add(&mut forms, normal));
-    (forms, at)
+    let at = normal.clone().map(|normal| add(&mut forms, normal));
+    let usual = forms.len();
+    if let Some(unquoted) = whole.strip_prefix(b"\"") {
+        add(&mut forms, unquoted);
+    }
+    if let Some(decoded) = without_unicode(whole) {
+        add(&mut forms, decoded);
+    }
+    let delimited = cut(whole, |byte| is_separator(byte) || is_delimiter(byte));
+    let of_delimiter = normalize(&mut forms, delimited).map(|normal| add(&mut forms, normal));
+    let of_ampersand = normal.map(|normal| {
+        let length = cut(&normal, |byte| matches!(byte, b'&' | b';')).len();
+        let cut = match normal {
+            Cow::Borrowed(text) => Cow::Borrowed(&text[..length]),
+            Cow::Owned(mut text) => {
+                text.truncate(length);
+                Cow::Owned(text)
+            }
+        };
+        add(&mut forms, cut)
+    });
+    Read { forms, usual, normal: [at, of_delimiter, of_ampersand] }
+}
+
+/// Returns a text up to the first byte that passes a test.
+fn cut(text: &[u8], ends: impl Fn(u8) -> bool) -> &[u8] {
+    &text[..text.iter().position(|byte| ends(*byte)).unwrap_or(text.len())]
+}
+
+/// Reports whether a byte ends the value of a cookie for Undertow, and for few others.
+fn is_delimiter(byte: u8) -> bool {
+    matches!(byte, b'(' | b')' | b'<' | b'=' | b'>' | b'?' | b'@' | b'\\' | b'{' | b'}')
+}
+
+/// Decodes `%u0061`, if there is such an escape.
+pub(super) fn without_unicode(value: &[u8]) -> Option<Vec<u8>> {
+    value.windows(6).any(|at| unicode_escape(at).is_some()).then(|| {
+        let (mut out, mut at) = (Vec::with_capacity(value.len()), 0);
+        while at < value.len() {
+            match value.get(at..at + 6).and_then(unicode_escape) {
+                Some(c) => {
+                    out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+                    at += 6;
+                }
+                None => {
+                    out.push(value[at]);
+                    at += 1;
+                }
+            }
+        }
+        out
+    })
 }
 
 /// Returns the normal form of a cookie's value that an operator has written, which ends nowhere.
@@ -269,7 +352,7 @@ mod tests {
     use super::*;
 
     fn normal(value: &[u8]) -> Option<String> {
-        let (forms, at) = cookie_forms(value);
+        let Read { forms, normal: [at, ..], .. } = cookie_forms(value);
         Some(String::from_utf8_lossy(&forms[at?]).into_owned())
     }
 

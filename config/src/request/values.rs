@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use super::text::trimmed;
+use crate::matches::Purpose;
 
 /// Number of values of a name that are read.
 pub(super) const MAX_VALUES: usize = 16;
@@ -24,6 +25,8 @@ pub struct Values<'r> {
 pub(super) struct Found<'r> {
     /// The forms in which applications read the value. Empty for a header, whose forms are the two that follow.
     pub(super) forms: &'r [Cow<'r, [u8]>],
+    /// Number of the forms that count for exemptions too. The others are those of few applications, and of limits alone.
+    pub(super) usual: usize,
     /// The value as it is written.
     pub(super) written: &'r [u8],
     /// The value with all spellings undone; `None` if that is not clear.
@@ -67,14 +70,26 @@ impl<T> Part<T> {
 
 impl<'r> Found<'r> {
     /// An empty value, for the few applications that see one.
-    pub(super) const EMPTY: Self =
-        Self { forms: &[], written: &[], normal: Some(&[]), identifies: false, is_seen_by_all: false };
+    pub(super) const EMPTY: Self = Self {
+        forms: &[],
+        usual: 0,
+        written: &[],
+        normal: Some(&[]),
+        identifies: false,
+        is_seen_by_all: false,
+    };
 
-    fn readings(self) -> impl Iterator<Item = &'r [u8]> {
+    fn readings(self, purpose: Purpose) -> impl Iterator<Item = &'r [u8]> {
+        let is_for_limit = purpose == Purpose::Limit;
         let of_header = self.forms.is_empty();
         let normal = self.normal.filter(|normal| of_header && normal.len() != self.written.len());
         let written = of_header.then_some(self.written);
-        self.forms.iter().map(|form| &**form).chain(written).chain(normal)
+        let forms = self.forms.iter().take(if is_for_limit { usize::MAX } else { self.usual });
+        // HAProxy looks at one element of a list.
+        let list = written.filter(|list| is_for_limit && list.contains(&b','));
+        let elements =
+            list.into_iter().flat_map(|list| list.split(|byte| *byte == b',')).take(MAX_VALUES).map(trimmed);
+        forms.map(|form| &**form).chain(written).chain(normal).chain(elements)
     }
 }
 
@@ -88,11 +103,15 @@ impl<'r> Values<'r> {
 
     /// Iterates over all readings of all values, each with whether all applications see the value under this name. Of several values
     /// some applications make one, or a list. A value that is written as `exact` is what the policy means, and has no other reading.
-    pub fn readings<'v>(&'v self, exact: Option<&'v [u8]>) -> impl Iterator<Item = (&'r [u8], bool)> + 'v {
+    pub fn readings<'v>(
+        &'v self,
+        exact: Option<&'v [u8]>,
+        purpose: Purpose,
+    ) -> impl Iterator<Item = (&'r [u8], bool)> + 'v {
         let is_list = !self.merges_equal && self.found.len() > 1;
         self.found.iter().flat_map(move |found| {
             let is_meant = exact == Some(found.written);
-            let readings = found.readings().take(if is_meant { 1 } else { usize::MAX });
+            let readings = found.readings(purpose).take(if is_meant { 1 } else { usize::MAX });
             readings.map(move |reading| (reading, found.is_seen_by_all && !is_list))
         })
     }
@@ -100,7 +119,7 @@ impl<'r> Values<'r> {
     /// Reports whether any reading of any value passes a test, or could, because these are not all values.
     #[must_use]
     pub fn any_reading(&self, mut test: impl FnMut(&'r [u8]) -> bool) -> bool {
-        !self.is_complete || self.readings(None).any(|(reading, _)| test(reading))
+        !self.is_complete || self.readings(None, Purpose::Limit).any(|(reading, _)| test(reading))
     }
 
     /// Returns the value that identifies a client: the normal form of the only one. An empty value is none. One that came only under
@@ -128,12 +147,14 @@ impl<'r> Values<'r> {
     pub fn agreed(&self) -> Part<&'r [u8]> {
         match &self.found[..] {
             [] if self.is_complete => Part::Missing,
-            [only] if self.is_complete && only.readings().nth(1).is_none() => match only.is_seen_by_all {
-                true => Part::Value(only.written),
-                // Whether an application sees an empty value or none, it is the same text.
-                false if only.written.is_empty() => Part::Missing,
-                false => Part::Unclear,
-            },
+            [only] if self.is_complete && only.readings(Purpose::Exemption).nth(1).is_none() => {
+                match only.is_seen_by_all {
+                    true => Part::Value(only.written),
+                    // Whether an application sees an empty value or none, it is the same text.
+                    false if only.written.is_empty() => Part::Missing,
+                    false => Part::Unclear,
+                }
+            }
             _ => Part::Unclear,
         }
     }

@@ -13,19 +13,29 @@ pub struct Application {
     /// Framework or server whose habits the application has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub product: Option<Product>,
-    /// Habits of the application. A spelling that it takes for a name is then the same client in a key. Without the habit, a value that
-    /// came only under another spelling of its name is not clear.
-    /// - QueryNamesIgnoreCase: ?Plan=a is ?plan=a.
+    /// Habits of the application. What it takes for the same is then the same client in a key.
+    /// - QueryNamesIgnoreCase: ?Plan=a is ?plan=a. Without the habit, a value that came only under another spelling of its name is not clear.
     /// - CookieNamesIgnoreCase: the cookie Session is the cookie session.
     /// - HeaderUnderscoresAreHyphens: X_Api_Key is X-Api-Key.
+    /// - SemicolonEndsPath: /login;a is /login?a. Without the habit, /login;a/b is /login/b.
+    /// - HostBehindSlashes: //host/login is /login. Without the habit, it is /host/login.
+    /// - CookieValuesEndAtDelimiters: session=a{b is session=a, and so for `( ) < = > ? @ \ }`.
+    /// - CookieValuesEndAtAmpersands: session=a&b and session=a%26b are session=a.
+    /// - HeaderCacheIgnoresCase: cookies and the header Authorization differ in more than upper and lower case.
+    /// - HeaderValuesAreLists: a header with a comma is not clear, because something before the pod may have verified one element alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 8))]
+    #[schemars(length(max = 16))]
     pub habits: Vec<Habit>,
 }
 
 /// A framework or server, with its habits:
 /// - AspNet, also ASP.NET Core: QueryNamesIgnoreCase and CookieNamesIgnoreCase.
 /// - Cheroot, the server of CherryPy: HeaderUnderscoresAreHyphens.
+/// - Dancer2: HeaderUnderscoresAreHyphens and CookieValuesEndAtAmpersands.
+/// - Fastify4, also Restify: SemicolonEndsPath.
+/// - Jetty, with its default cache of headers: HeaderCacheIgnoresCase.
+/// - Rack, of Ruby, on Puma or WEBrick: HeaderUnderscoresAreHyphens.
+/// - Undertow, also WildFly and Spring Boot on it: CookieValuesEndAtDelimiters.
 /// - Uwsgi: HeaderUnderscoresAreHyphens.
 /// - Wsgiref, of Python's standard library: HeaderUnderscoresAreHyphens.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
@@ -34,6 +44,16 @@ pub enum Product {
     AspNet,
     #[allow(missing_docs)]
     Cheroot,
+    #[allow(missing_docs)]
+    Dancer2,
+    #[allow(missing_docs)]
+    Fastify4,
+    #[allow(missing_docs)]
+    Jetty,
+    #[allow(missing_docs)]
+    Rack,
+    #[allow(missing_docs)]
+    Undertow,
     #[allow(missing_docs)]
     Uwsgi,
     #[allow(missing_docs)]
@@ -44,7 +64,11 @@ impl Product {
     fn habits(self) -> &'static [Habit] {
         match self {
             Self::AspNet => &[Habit::QueryNamesIgnoreCase, Habit::CookieNamesIgnoreCase],
-            Self::Cheroot | Self::Uwsgi | Self::Wsgiref => &[Habit::HeaderUnderscoresAreHyphens],
+            Self::Cheroot | Self::Rack | Self::Uwsgi | Self::Wsgiref => &[Habit::HeaderUnderscoresAreHyphens],
+            Self::Dancer2 => &[Habit::HeaderUnderscoresAreHyphens, Habit::CookieValuesEndAtAmpersands],
+            Self::Fastify4 => &[Habit::SemicolonEndsPath],
+            Self::Jetty => &[Habit::HeaderCacheIgnoresCase],
+            Self::Undertow => &[Habit::CookieValuesEndAtDelimiters],
         }
     }
 }

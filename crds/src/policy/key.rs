@@ -251,6 +251,12 @@ impl KeySource {
                 for (n, template) in templates.iter().enumerate() {
                     check_template(&at.at("templates").entry(n), template, variable.as_deref());
                 }
+                if variable.as_deref().is_some_and(names_number) {
+                    at.at("variable").warning(
+                        "is a text: if the application reads a number there, 042, +42 and 0x2A are further clients. Let it refuse such \
+                         spellings, or add a limit without the variable",
+                    );
+                }
                 key::KeyPart::PathTemplate { templates: templates.clone(), variable: variable.clone() }
             }
             Self::Cel(CelKey { expression }) => {
@@ -272,6 +278,12 @@ impl KeySource {
             },
         })
     }
+}
+
+/// Reports whether the name of a segment is one that numbers have.
+fn names_number(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    lower == "id" || name.ends_with("Id") || ["_id", "number"].iter().any(|end| lower.ends_with(end))
 }
 
 /// Checks a template, which must have a segment with the name of the variable.

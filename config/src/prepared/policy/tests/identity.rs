@@ -87,7 +87,7 @@ const PATH: &str = r#"{"pathTemplate":{"templates":["/t/{id}/x"],"variable":"id"
 fn alias(part: &str, spelling: &str, value: &str) -> (String, Vec<String>) {
     let text = spelling.replace('V', value);
     match part {
-        HEADER => ("/".to_owned(), text.split('\n').map(str::to_owned).collect()),
+        _ if part.contains("header") => ("/".to_owned(), text.split('\n').map(str::to_owned).collect()),
         QUERY => (text, Vec::new()),
         _ => ("/".to_owned(), text.split('\n').map(|line| format!("cookie:{line}")).collect()),
     }
@@ -338,6 +338,50 @@ fn with_a_habit_two_spellings_that_the_application_reads_alike_are_one_client() 
                 assert_eq!(apply(&limit, &alias(part, alike[0], "r1")), Outcome::Shared, "{other}");
             }
         }
+    }
+}
+
+#[test]
+fn habits_of_values_make_one_client_of_what_a_server_reads_alike() {
+    const AUTHORIZATION: &str = r#"{"header":"authorization"}"#;
+    for (part, habit, plain, alike, others) in [
+        (
+            COOKIE,
+            "CookieValuesEndAtDelimiters",
+            "session=V",
+            &["session=V{x", "session=V=", "session=V(session=b", "session=V\"x", "session=V\\"][..],
+            &["session={V", "session=(V)"][..],
+        ),
+        (
+            COOKIE,
+            "CookieValuesEndAtAmpersands",
+            "session=V",
+            &["session=V&x", "session=V%26x", "session=V&session=b", "session=V%3bx"],
+            &["session=&V", "session=%26V"],
+        ),
+        (COOKIE, "HeaderCacheIgnoresCase", "session=V", &["session=V"], &[]),
+        (AUTHORIZATION, "HeaderCacheIgnoresCase", "Authorization: V", &["Authorization: V"], &[]),
+        (
+            HEADER,
+            "HeaderValuesAreLists",
+            "X-Api-Key: V",
+            &[],
+            &["X-Api-Key: 1, V", "X-Api-Key: V,1", "X-Api-Key: ,V"],
+        ),
+    ] {
+        let limit = Limit::new(part, "Skip", "", &format!(r#""habits":["{habit}"],"#));
+        let of = |spelling: &str, value: &str| apply(&limit, &alias(part, spelling, value));
+        let one = of(plain, "r1");
+        assert!(matches!(one, Outcome::Client(_)), "{habit}: {one:?}");
+        assert_ne!(one, of(plain, "r2"), "{habit}");
+        for spelling in alike {
+            assert_eq!(of(spelling, "r1"), one, "{habit} {spelling}");
+        }
+        for spelling in others {
+            assert_eq!(of(spelling, "r1"), Outcome::Shared, "{habit} {spelling}");
+        }
+        let is_folded = of(plain, "R1") == one;
+        assert_eq!(is_folded, habit == "HeaderCacheIgnoresCase", "{habit}");
     }
 }
 
