@@ -8,7 +8,7 @@
 
 use std::net::IpAddr;
 
-use http::header::HOST;
+use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderName, Method};
 use ipnet::IpNet;
 use regex::bytes::Regex;
@@ -84,22 +84,26 @@ impl Matcher {
         if methods.contains(&Method::GET) && purpose == Purpose::Limit {
             methods.push(Method::HEAD);
         }
-        let header =
-            |entry: &NamedMatch| Ok((HeaderField::new(header_name(&entry.name)?), ValueMatcher::new(entry)?));
-        let headers = from.headers.iter().map(header);
-        let named = |entries: &[NamedMatch]| {
-            let matchers =
-                entries.iter().map(|entry| Ok((FieldName::new(&entry.name), ValueMatcher::new(entry)?)));
-            matchers.collect::<Result<_, Nack>>()
+        let header = |entry: &NamedMatch| {
+            let (name, value) = (header_name(&entry.name)?, ValueMatcher::new(entry)?);
+            let value = if name == AUTHORIZATION { value.of_kept(purpose) } else { value };
+            Ok((HeaderField::new(name), value))
         };
+        let headers = from.headers.iter().map(header);
+        let named = |entry: &NamedMatch| Ok((FieldName::new(&entry.name), ValueMatcher::new(entry)?));
+        let query = from.query.iter().map(named);
+        let cookies = from.cookies.iter().map(|entry| {
+            let (name, value) = named(entry)?;
+            Ok((name, value.of_kept(purpose)))
+        });
         Ok(Self {
             purpose,
             path,
             methods,
             hosts: from.hosts.iter().map(|host| HostMatcher::new(host_of(host))).collect(),
             headers: headers.collect::<Result<_, Nack>>()?,
-            query: named(&from.query)?,
-            cookies: named(&from.cookies)?,
+            query: query.collect::<Result<_, Nack>>()?,
+            cookies: cookies.collect::<Result<_, Nack>>()?,
             client_cidrs: from.client_cidrs.iter().copied().map(canonical_network).collect(),
         })
     }

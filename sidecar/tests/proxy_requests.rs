@@ -148,6 +148,36 @@ async fn pipelined_requests_get_their_responses_in_order() {
     assert_eq!(responses, [(200, '0'), (200, '1'), (429, '{'), (429, '{')]);
 }
 
+/// Programs send searches as they are typed. hyper refuses them, and applications do not.
+#[tokio::test]
+async fn quotation_marks_and_angle_brackets_of_a_target_are_encoded_for_all() {
+    let application = Application::start().await;
+    let matches = r#","matches":[{"query":[{"name":"filter","value":{"exact":"{\"a\":1}"}}]}]"#;
+    let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 1, matches)])]);
+    let address = sidecar.addresses()[0];
+    let search = "GET /a\"b?filter={\"a\":1}&x=<y> HTTP/1.1\r\nhost: a\r\nx-api-key: a\r\n\r\n";
+    let mut client = Client::connect(address).await;
+    client.send(search).await;
+    assert_eq!(client.response().await.status, 200);
+    assert_eq!(application.last().uri, "/a\"b?filter={%22a%22:1}&x=%3Cy%3E");
+    // Also where it comes in pieces, and behind another request.
+    client.send(format!("GET / HTTP/1.1\r\nhost: a\r\n\r\n{}", &search[..20])).await;
+    assert_eq!(client.response().await.status, 200);
+    client.send(&search[20..]).await;
+    assert_eq!(client.response().await.status, 429, "the same parameter in the same limit");
+    // It becomes three times as long, which is more than hyper reads at once.
+    let quotes = 9_000;
+    client
+        .send(format!(
+            "GET /?{} HTTP/1.1\r\nhost: a\r\n\r\nGET /next HTTP/1.1\r\nhost: a\r\n\r\n",
+            "\"".repeat(quotes)
+        ))
+        .await;
+    assert_eq!(client.response().await.status, 200);
+    assert_eq!(client.response().await.status, 200);
+    assert_eq!(application.last().uri, "/next");
+}
+
 #[tokio::test]
 async fn connections_to_the_application_are_reused() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -332,7 +362,7 @@ async fn websockets_pass_and_an_upgrade_to_http_2_does_not() {
     assert_eq!((response.status, response.header("upgrade")), (101, "websocket"));
     assert_eq!(response.header("x-ratelimit-remaining"), "1");
     for message in
-        ["GET / HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n", "\u{1}binary\n"]
+        ["GET /?\"<> HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n", "\u{1}binary\n"]
     {
         client.send(message).await;
         let mut echo = vec![0; message.len()];

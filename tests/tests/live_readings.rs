@@ -36,6 +36,7 @@ fn habits(application: &str, server: &str) -> &'static [Alias] {
             ("CookieValuesEndAtAmpersands", "cookie", "session=abc&x"),
         ],
         ("rack2", _) | ("php", "builtin") => &[("HeaderUnderscoresAreHyphens", "header", "X_Api_Key: valid")],
+        ("jetty9" | "jetty12", _) => &[("HeaderCacheIgnoresCase", "cookie", "")],
         ("undertow", _) => &[("CookieValuesEndAtDelimiters", "cookie", "session=abc{x")],
         ("haproxy", _) => &[("HeaderValuesAreLists", "header", "")],
         ("nginxargs" | "mono", _) => &[
@@ -195,7 +196,8 @@ async fn check(application: &str, server: &str) {
         ("header", "X-Api-Key: valid", json!({"header": {"name": "X-Api-Key"}}), "key", "valid"),
     ] {
         // Without a habit of values, a client has many counters there.
-        let needs_habit = aliases.iter().any(|(habit, ..)| habit.contains("Values"));
+        let needs_habit =
+            aliases.iter().any(|(habit, ..)| habit.contains("Values") || habit.contains("Cache"));
         let without = [&[][..]].into_iter().filter(|_| !needs_habit);
         for habits in without.chain([&named[..]].into_iter().filter(|named| !named.is_empty())) {
             let sidecar = Sidecar::start(&upstream, &limiting(&source), habits).await;

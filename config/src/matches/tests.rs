@@ -70,6 +70,32 @@ fn get_includes_head() {
 }
 
 #[test]
+fn a_limit_of_a_cookie_or_a_token_ignores_case_because_a_server_may_have_kept_another_one() {
+    let of = |value, not| vec![NamedMatch { name: "session".to_owned(), value, not }];
+    let exact = |not| Match { cookies: of(ValueMatch::Exact("abc".to_owned()), not), ..Match::default() };
+    let cookie = headers(&[("cookie", "session=aBc")]);
+    let is = |matcher: &Matcher| matches(matcher, &Method::GET, "/", &cookie);
+    assert!(is(&limit(&exact(false))) && is(&limit(&exact(true))));
+    assert!(is(&limit(&Match {
+        cookies: of(ValueMatch::Prefix("AB".to_owned()), false),
+        ..Match::default()
+    })));
+    let exemption = |from: &Match| Matcher::new(from, Purpose::Exemption).unwrap();
+    assert!(!is(&exemption(&exact(false))));
+    let basic = |name: &str| Match {
+        headers: vec![NamedMatch {
+            name: name.to_owned(),
+            value: ValueMatch::Exact("Basic eA==".to_owned()),
+            not: false,
+        }],
+        ..Match::default()
+    };
+    let token = headers(&[("authorization", "basic EA=="), ("x-other", "basic EA==")]);
+    assert!(matches(&limit(&basic("Authorization")), &Method::GET, "/", &token));
+    assert!(!matches(&limit(&basic("X-Other")), &Method::GET, "/", &token));
+}
+
+#[test]
 fn a_limit_of_a_host_also_applies_to_hosts_that_are_reported_and_an_exemption_does_not() {
     let hosts = Match { hosts: vec!["shop.example".to_owned()], ..Match::default() };
     let exemption = Matcher::new(&hosts, Purpose::Exemption).unwrap();

@@ -13,6 +13,8 @@ use crate::request::Values;
 pub(super) struct ValueMatcher {
     test: Test,
     not: bool,
+    /// Whether a limit also applies to a value in another case: a server may give one request what another has brought (Jetty).
+    ignores_case: bool,
 }
 
 #[derive(Debug)]
@@ -31,7 +33,12 @@ impl ValueMatcher {
             ValueMatch::Regex(pattern) => Test::Regex(compile_regex(pattern, false)?),
             ValueMatch::Present(present) => Test::Present(*present),
         };
-        Ok(Self { test, not: from.not })
+        Ok(Self { test, not: from.not, ignores_case: false })
+    }
+
+    /// Makes it a condition on what servers keep for the requests that follow, in whatever case these have it.
+    pub(super) fn of_kept(self, purpose: Purpose) -> Self {
+        Self { ignores_case: purpose == Purpose::Limit && !self.not, ..self }
     }
 
     /// Reports whether the values of a request fulfil the condition. For a limit one way to see the request is enough, and
@@ -73,7 +80,11 @@ impl ValueMatcher {
 
     fn holds(&self, value: &[u8]) -> bool {
         let passes = match &self.test {
+            Test::Exact(exact) if self.ignores_case => value.eq_ignore_ascii_case(exact),
             Test::Exact(exact) => value == exact,
+            Test::Prefix(prefix) if self.ignores_case => {
+                value.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+            }
             Test::Prefix(prefix) => value.starts_with(prefix),
             Test::Regex(regex) => regex.is_match(value),
             Test::Present(present) => *present,

@@ -26,7 +26,7 @@ use crate::socket;
 #[derive(Debug)]
 pub(crate) struct ClientStream {
     stream: TcpStream,
-    /// Bytes that were read to detect the protocol, until hyper has read them.
+    /// Bytes that were read to detect the protocol, or that encoding has made more, until hyper has read them.
     first_bytes: BytesMut,
     watch: Watch,
     activity: Arc<Activity>,
@@ -47,21 +47,23 @@ struct Watch {
 }
 
 impl Watch {
-    /// Observes the next bytes. An error ends the connection.
-    fn observe(&mut self, bytes: &[u8], activity: &Activity) -> io::Result<()> {
+    /// Observes the next bytes. Returns what hyper has to read in their place, if that is something else. An error ends the
+    /// connection.
+    fn observe(&mut self, bytes: &[u8], activity: &Activity) -> io::Result<Option<BytesMut>> {
         if let Some(control_frames) = &mut self.control_frames
             && control_frames.read(bytes, activity.second())
         {
             return Err(io::Error::other("the client sends too many control frames"));
         }
-        let Some(framing) = &mut self.framing else { return Ok(()) };
+        let Some(framing) = &mut self.framing else { return Ok(None) };
         let ambiguous = framing.read(bytes);
+        let encoded = framing.encoded(bytes);
         self.head_in_progress.store(framing.in_head(), Ordering::Relaxed);
         if let Some(request) = ambiguous {
             self.ambiguity.set(request);
             self.framing = None;
         }
-        Ok(())
+        Ok(encoded)
     }
 }
 
@@ -69,7 +71,7 @@ impl ClientStream {
     /// Creates a stream that begins with `first_bytes`.
     pub(crate) fn new(
         stream: TcpStream,
-        first_bytes: BytesMut,
+        mut first_bytes: BytesMut,
         protocol: Protocol,
         activity: Arc<Activity>,
     ) -> io::Result<Self> {
@@ -79,7 +81,9 @@ impl ClientStream {
             ambiguity: Arc::default(),
             head_in_progress: Arc::default(),
         };
-        watch.observe(&first_bytes, &activity)?;
+        if let Some(encoded) = watch.observe(&first_bytes, &activity)? {
+            first_bytes = encoded;
+        }
         let budget = match protocol {
             Protocol::Http1 => ReadBudget::http1(),
             Protocol::Http2 => ReadBudget::http2(),
@@ -161,7 +165,13 @@ impl AsyncRead for ClientStream {
         let bytes = &buf.filled()[before..];
         this.budget.read(bytes.len());
         this.activity.received(bytes.len());
-        Poll::Ready(this.watch.observe(bytes, &this.activity))
+        if let Some(mut encoded) = this.watch.observe(bytes, &this.activity)? {
+            // There may be three times as many.
+            buf.set_filled(before);
+            buf.put_slice(&encoded.split_to(encoded.len().min(buf.remaining())));
+            this.first_bytes = encoded;
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

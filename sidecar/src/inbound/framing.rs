@@ -4,9 +4,12 @@
 //! refused.
 //!
 //! The watcher only marks the first ambiguous request; [`crate::inbound::validate`] refuses it and all that
-//! follow.
+//! follow. It also knows where targets stand, of which a few bytes are [encoded](crate::inbound::target).
 
+use bytes::BytesMut;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::inbound::target::TargetWatcher;
 
 /// Length of the part of a line that is kept, in bytes. The relevant names and values are far shorter.
 const MAX_LINE: usize = 256;
@@ -60,12 +63,20 @@ pub(crate) struct FramingWatcher {
     length: Option<u64>,
     /// Whether the current head has a `Transfer-Encoding`.
     has_coding: bool,
+    target: TargetWatcher,
 }
 
 impl FramingWatcher {
     /// Creates a watcher that expects a request line.
     pub(crate) fn new() -> Self {
-        Self { position: Position::RequestLine, line: Vec::new(), heads: 0, length: None, has_coding: false }
+        Self {
+            position: Position::RequestLine,
+            line: Vec::new(),
+            heads: 0,
+            length: None,
+            has_coding: false,
+            target: TargetWatcher::default(),
+        }
     }
 
     /// Reports whether a head has begun and not ended.
@@ -78,7 +89,9 @@ impl FramingWatcher {
     }
 
     /// Reads the next bytes. Returns the number of the first ambiguous request, from 0, once.
-    pub(crate) fn read(&mut self, mut bytes: &[u8]) -> Option<u32> {
+    pub(crate) fn read(&mut self, all: &[u8]) -> Option<u32> {
+        let mut bytes = all;
+        self.target.begin();
         while !bytes.is_empty() {
             match &mut self.position {
                 Position::Unknown => return None,
@@ -93,7 +106,14 @@ impl FramingWatcher {
                     }
                 }
                 _ => {
-                    let Some(end) = memchr::memchr(b'\n', bytes) else {
+                    let end = memchr::memchr(b'\n', bytes);
+                    if self.position == Position::RequestLine {
+                        self.target.read(&bytes[..end.unwrap_or(bytes.len())], all.len() - bytes.len());
+                        if end.is_some() {
+                            self.target.line_ended();
+                        }
+                    }
+                    let Some(end) = end else {
                         append(&mut self.line, bytes);
                         return None;
                     };
@@ -119,13 +139,23 @@ impl FramingWatcher {
         None
     }
 
+    /// Returns the bytes that were read last as hyper has to read them, unless they are the same.
+    pub(crate) fn encoded(&self, bytes: &[u8]) -> Option<BytesMut> {
+        self.target.encoded(bytes)
+    }
+
     /// Reads a line without its line feed. Returns the position after it.
     fn line(&mut self, line: &[u8]) -> Position {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         match self.position {
             // Empty lines before a request are skipped (RFC 9112, 2.2).
             Position::RequestLine if line.is_empty() => Position::RequestLine,
-            Position::RequestLine => Position::Header,
+            Position::RequestLine => {
+                if line.starts_with(b"CONNECT ") {
+                    self.target.stop();
+                }
+                Position::Header
+            }
             Position::Header if line.is_empty() => self.head_ended(),
             Position::Header => self.header(line),
             Position::ChunkSize => match chunk_size(line) {
@@ -144,7 +174,9 @@ impl FramingWatcher {
         let is = |name: &[u8]| {
             line.get(name.len()) == Some(&b':') && line[..name.len()].eq_ignore_ascii_case(name)
         };
-        if is(b"transfer-encoding") {
+        if is(b"upgrade") {
+            self.target.stop();
+        } else if is(b"transfer-encoding") {
             self.has_coding = true;
         } else if is(b"content-length") {
             let digits = line[b"content-length:".len()..].trim_ascii();
@@ -195,6 +227,37 @@ mod tests {
     const CHUNKED: &str = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n\
         5;x=y\r\nab\ncd\r\n1b\r\nContent-Length: 5\r\n\r\nGET / \r\n0\r\nx: y\r\n\r\n";
     const BOTH: &str = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nHost: a\r\nCONTENT-length:4\r\n\r\n";
+
+    /// Quotation marks and angle brackets wherever they may stand, with a body that looks like a target.
+    const QUOTED: &str = "PO\"ST /a\"<`b?x={\"a\":1}&y=<z>?\"#\"<> HTTP/1.1<\r\nHost: \"<a>?\"\r\nContent-Length: 18\r\n\r\n\
+        GET /?\" HTTP/1.1\r\n";
+    const ENCODED: &str = "PO\"ST /a\"%3C%60b?x={%22a%22:1}&y=%3Cz%3E?%22#\"<> HTTP/1.1<\r\nHost: \"<a>?\"\r\nContent-Length: 18\r\n\r\n\
+        GET /?\" HTTP/1.1\r\n";
+
+    /// Returns the bytes that hyper reads of a text.
+    fn read_by_hyper(text: &str) -> String {
+        let mut framing = FramingWatcher::new();
+        framing.read(text.as_bytes());
+        let encoded = framing.encoded(text.as_bytes()).unwrap_or_else(|| text.as_bytes().into());
+        String::from_utf8(encoded.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_encoded_once_the_track_is_lost_or_another_protocol_may_follow() {
+        let asks = "GET /?\" HTTP/1.1\r\nHost: a\r\n\r\n";
+        let encoded = asks.replace('"', "%22");
+        for (before, is_encoded) in [
+            (PLAIN, true),
+            (BOTH, false),
+            ("GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\r\n", false),
+            ("CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", false),
+        ] {
+            let expected = before.to_owned() + if is_encoded { &encoded } else { asks };
+            assert_eq!(read_by_hyper(&(before.to_owned() + asks)), expected);
+        }
+        // A target with a scheme has a query too, and its authority stays as it is.
+        assert_eq!(read_by_hyper("GET http://<a>/\"?\" HTTP/1.1\r\n"), "GET http://<a>/\"?%22 HTTP/1.1\r\n");
+    }
 
     /// Returns the number of the ambiguous request in a text that arrives cut at these offsets.
     fn ambiguous_request(text: &str, cuts: &[usize]) -> Option<u32> {
@@ -253,11 +316,34 @@ mod tests {
             prop_assert_eq!(ambiguous_request(&text, &cuts), ambiguous.then_some(before.len() as u32));
         }
 
+        /// However the bytes are cut, the same ones are encoded: those of targets, and no others.
+        #[test]
+        fn only_bytes_of_targets_are_encoded_wherever_they_are_cut(
+            requests in proptest::collection::vec(prop_oneof![Just(SIZED), Just(CHUNKED), Just(QUOTED)], 0..6),
+            mut cuts in proptest::collection::vec(0usize..900, 0..12),
+        ) {
+            cuts.sort_unstable();
+            let text = requests.concat();
+            let expected: String = requests.iter().map(|request| if *request == QUOTED { ENCODED } else { request }).collect();
+            let mut framing = FramingWatcher::new();
+            let (mut out, mut from) = (Vec::new(), 0);
+            for &cut in cuts.iter().chain([&text.len()]) {
+                let to = cut.clamp(from, text.len());
+                let bytes = &text.as_bytes()[from..to];
+                prop_assert_eq!(framing.read(bytes), None);
+                out.extend_from_slice(&framing.encoded(bytes).unwrap_or_else(|| bytes.into()));
+                from = to;
+            }
+            prop_assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
+
         #[test]
         fn garbage_never_panics(bytes: Vec<u8>) {
             let mut framing = FramingWatcher::new();
             let _ = framing.read(&CHUNKED.as_bytes()[..60]);
             let _ = framing.read(&bytes);
+            let encoded = framing.encoded(&bytes);
+            prop_assert!(encoded.is_none_or(|encoded| encoded.len() <= 3 * bytes.len()));
         }
     }
 }

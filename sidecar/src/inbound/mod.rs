@@ -4,7 +4,7 @@
 //! - [`protocol`]: detects which of the two the client speaks; [`proxy_protocol`]: the address that a trusted proxy reports
 //!   before.
 //! - [`client_stream`]: the client's bytes, watched by [`framing`] for ambiguous requests and by [`control_frames`]
-//!   for floods.
+//!   for floods. `target`: the few bytes that are encoded.
 //! - [`head_timeout`]: limits the time that a client takes to send a head.
 //! - [`table`]: all connections, their timeouts, and which of them make room for others.
 //! - [`validate`]: refuses requests that a proxy must not forward.
@@ -17,4 +17,5 @@ pub(crate) mod head_timeout;
 pub(crate) mod protocol;
 mod proxy_protocol;
 pub(crate) mod table;
+mod target;
 pub(crate) mod validate;

@@ -1,0 +1,87 @@
+//! The bytes of a target that `http::Uri` refuses, although applications serve them: `?filter={"a":1}`, `<` and `>` in a query, and `<`,
+//! `>` and a backquote in a path. They are percent-encoded before hyper reads them, so that the application, conditions and keys see
+//! the same.
+
+use bytes::{BufMut as _, BytesMut};
+
+/// The part of a request line that the next byte belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Part {
+    #[default]
+    Method,
+    /// The first byte of the target.
+    Start,
+    Path,
+    /// A target with a scheme and an authority, up to its query.
+    Absolute,
+    Query,
+    /// What nobody looks at: a fragment, and what follows the target.
+    Rest,
+}
+
+/// Follows request lines, and notes which of their bytes have to be encoded.
+#[derive(Debug, Default)]
+pub(super) struct TargetWatcher {
+    part: Part,
+    /// Offsets in the bytes that were read last.
+    refused: Vec<usize>,
+    is_stopped: bool,
+}
+
+impl TargetWatcher {
+    /// Forgets what was noted about the bytes that were read before.
+    pub(super) fn begin(&mut self) {
+        self.refused.clear();
+    }
+
+    /// Notes nothing any more: what follows may be another protocol.
+    pub(super) fn stop(&mut self) {
+        self.is_stopped = true;
+    }
+
+    /// Expects another request line.
+    pub(super) fn line_ended(&mut self) {
+        self.part = Part::Method;
+    }
+
+    /// Reads a part of a request line, which begins at an offset of the bytes that are read.
+    pub(super) fn read(&mut self, line: &[u8], offset: usize) {
+        if self.is_stopped {
+            return;
+        }
+        for (at, &byte) in line.iter().enumerate() {
+            self.part = match (self.part, byte) {
+                (Part::Method, b' ') => Part::Start,
+                (Part::Method, _) => Part::Method,
+                (Part::Rest, _) => return,
+                (_, b' ' | b'#') => Part::Rest,
+                (Part::Start, b'/') => Part::Path,
+                (Part::Start, _) => Part::Absolute,
+                (Part::Path | Part::Absolute, b'?') => Part::Query,
+                (part @ Part::Path, b'<' | b'>' | b'`') | (part @ Part::Query, b'"' | b'<' | b'>') => {
+                    self.refused.push(offset + at);
+                    part
+                }
+                (part, _) => part,
+            };
+        }
+    }
+
+    /// Returns the bytes that were read last with those encoded that have to be; `None` if none has to.
+    pub(super) fn encoded(&self, bytes: &[u8]) -> Option<BytesMut> {
+        if self.refused.is_empty() {
+            return None;
+        }
+        let mut out = BytesMut::with_capacity(bytes.len() + 2 * self.refused.len());
+        let mut from = 0;
+        for &at in &self.refused {
+            let digit =
+                |value: u8| char::from_digit(value.into(), 16).map_or(b'0', |c| c.to_ascii_uppercase() as u8);
+            out.put_slice(&bytes[from..at]);
+            out.put_slice(&[b'%', digit(bytes[at] >> 4), digit(bytes[at] & 15)]);
+            from = at + 1;
+        }
+        out.put_slice(&bytes[from..]);
+        Some(out)
+    }
+}
