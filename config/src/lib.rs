@@ -40,6 +40,7 @@ pub mod overrides;
 pub mod path;
 pub mod policy;
 pub mod prepared;
+mod purpose;
 pub mod request;
 pub mod store_access;
 pub mod trace_options;

@@ -22,8 +22,9 @@ use crate::request::{FieldName, HeaderField, RequestAttributes, host_of};
 pub use self::descriptor::{DescriptorMatch, EntryMatch, EntryValue};
 use self::pattern::compile_regex;
 pub use self::pattern::{full_match_regex, is_parameter, template_regex};
-pub use self::spec::{Match, NamedMatch, PathMatch, PathPattern, Purpose, ValueMatch};
+pub use self::spec::{Match, NamedMatch, PathMatch, PathPattern, ValueMatch};
 use self::values::ValueMatcher;
+pub use crate::purpose::Purpose;
 
 mod descriptor;
 mod pattern;

@@ -43,7 +43,7 @@ pub struct Readings<'a> {
     normal_folded: [OnceCell<SmallVec<[u8; 128]>>; 4],
 }
 
-/// What an application makes of a path in its own way, so that keys have its normal form.
+/// Habits of an application with paths, whose normal form keys have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PathHabits {
     /// A semicolon ends the path, as a question mark does. Otherwise it begins the parameters of a segment.

@@ -21,7 +21,7 @@ pub struct ListenError {
     pub error: io::Error,
 }
 
-/// What to do about an address that cannot be bound.
+/// A sentence that says what to do about an address that cannot be bound.
 struct Remedy<'a>(&'a ListenError);
 
 impl fmt::Display for Remedy<'_> {

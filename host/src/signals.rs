@@ -1,4 +1,4 @@
-//! What a process does when a signal comes: SIGTERM and SIGINT end it, and SIGHUP has it read its files again.
+//! Signals: SIGTERM and SIGINT end a process, and SIGHUP has it read its files again.
 //!
 //! A SIGHUP that comes because the terminal has gone ends it, so that nothing is left behind that nobody can stop. One that was
 //! ignored at the start, as under `nohup`, stays ignored.

@@ -133,12 +133,3 @@ pub enum ValueMatch {
 fn is_false(value: &bool) -> bool {
     !value
 }
-
-/// The purpose of a [`Match`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
-    /// A limit applies to the requests that match. One reading is enough.
-    Limit,
-    /// The requests that match are exempt. All readings must match.
-    Exemption,
-}

@@ -3,9 +3,10 @@
 use regex::bytes::Regex;
 
 use super::pattern::compile_regex;
-use super::spec::{NamedMatch, Purpose, ValueMatch};
+use super::spec::{NamedMatch, ValueMatch};
 use crate::effort::{Effort, note};
 use crate::nack::Nack;
+use crate::purpose::Purpose;
 use crate::request::Values;
 
 /// A condition on the values of one name.

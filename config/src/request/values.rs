@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use super::text::trimmed;
-use crate::matches::Purpose;
+use crate::purpose::Purpose;
 
 /// Number of values of a name that are read.
 pub(super) const MAX_VALUES: usize = 16;

@@ -57,7 +57,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// What comes from the API server before anything is served.
+/// The parts that come from the API server before anything is served.
 struct Prepared {
     client: kube::Client,
     inject_config: Arc<InjectConfig>,

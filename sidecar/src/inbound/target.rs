@@ -15,7 +15,7 @@ enum Part {
     /// A target with a scheme and an authority, up to its query.
     Absolute,
     Query,
-    /// What nobody looks at: a fragment, and what follows the target.
+    /// Bytes that nobody looks at: a fragment, and those behind the target.
     Rest,
 }
 

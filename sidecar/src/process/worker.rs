@@ -1,4 +1,4 @@
-//! What workers do: threads with runtimes and listeners of their own. On the path of a request they share only the
+//! The work of workers: threads with runtimes and listeners of their own. On the path of a request they share only the
 //! snapshot and the store.
 
 use std::net::TcpListener;

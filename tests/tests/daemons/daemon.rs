@@ -30,7 +30,7 @@ pub struct Plan {
     pub environment: Vec<(&'static str, String)>,
     /// Its ports, with the flags or variables that name them: what it is for, its metrics, others.
     pub ports: Vec<(&'static str, u16)>,
-    /// What a shell does before, such as `ulimit -n 64;`.
+    /// Commands of a shell before its start, such as `ulimit -n 64;`.
     pub before: String,
     /// Files of its own.
     pub directory: TempDir,

@@ -1,4 +1,4 @@
-//! What each signal does.
+//! The effects of each signal.
 
 use std::process::{Command, Stdio};
 
