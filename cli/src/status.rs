@@ -152,7 +152,7 @@ async fn pods(args: &SidecarArgs, out: &mut String) -> Result<bool> {
             all_well = false;
             let _ = writeln!(
                 out,
-                "\n{}: {} differs since {} from what is in force: its edit was rejected:\n{}",
+                "\n{}: {} has differed from what is in force since {}, because an edit was rejected:\n{}",
                 answer.source,
                 printable(file),
                 time(*since_seconds),

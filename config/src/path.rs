@@ -11,8 +11,8 @@
 //! text, and a host behind two slashes, and about the order of these steps, so a path with one of them has a reading for
 //! each answer. A plain path has one reading: itself.
 //!
-//! `decode` undoes encodings. Some readings are for limits alone, because exemptions would be lost by everybody: a script with what follows it, as in
-//! `/index.php/login`, and dots at the end.
+//! Some readings are for limits alone, because exemptions would be lost by everybody: a script with what follows it, as in
+//! `/index.php/login`, and dots at the end. `decode` undoes encodings.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -135,6 +135,8 @@ impl<'a> Readings<'a> {
     fn add_for_limits(&mut self) {
         let mut found: SmallVec<[String; 2]> = SmallVec::new();
         for text in std::iter::once(&self.written).chain(&self.others).map(Reading::text) {
+            // Each byte is compared with one other, and nothing is copied.
+            note(text.len() / 4);
             if let Some((start, end)) = script(text) {
                 // Behind a script, a web server passes the rest of the path on (RFC 3875, section 4.1.5).
                 found.push(text[..end].to_owned());
@@ -358,8 +360,10 @@ fn bytes_of_readings(path: &str) -> usize {
     let behind = after_authority(path);
     let readings: usize =
         std::iter::once(path).chain(behind).map(|path| Doubts::of(path).answers().count() * path.len()).sum();
-    let may_name_script = path.as_bytes().windows(2).any(|at| matches!(at, [b'.', b'p' | b'P' | b'%']));
-    let of_limits = if may_name_script { 2 * readings } else { 0 };
+    let names_script = |at: &[u8]| matches!(at, [b'.', b'p' | b'P' | b'%', _] | [b'%', b'2', b'e' | b'E']);
+    let ends_with_dots = path.ends_with('.') && !path.ends_with("/.") && !path.ends_with("/..");
+    let has_more = ends_with_dots || path.as_bytes().windows(3).any(names_script);
+    let of_limits = if has_more { 2 * readings } else { 0 };
     path.len() + readings + of_limits
 }
 

@@ -171,7 +171,8 @@ impl<'a> RequestAttributes<'a> {
     #[must_use]
     pub fn header(&self, field: &HeaderField) -> Values<'_> {
         note(LOOK_UP);
-        let mut values = Values { found: SmallVec::new(), is_complete: true, merges_equal: false };
+        let mut values =
+            Values { found: SmallVec::new(), rare: SmallVec::new(), is_complete: true, merges_equal: false };
         self.add_headers(&mut values, field, field.name(), (true, true));
         let index = if field.is_odd() {
             Some(self.all_folded_headers.get_or_init(|| FoldedHeaders::new(self.headers)))

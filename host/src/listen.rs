@@ -29,12 +29,12 @@ impl fmt::Display for Remedy<'_> {
         let ListenError { address, name, error } = self.0;
         match error.kind() {
             ErrorKind::AddrInUse => {
-                write!(f, ". Another process listens there: end it, or choose another port by {name}")
+                write!(f, ". Another process listens there: stop it, or set another port with {name}")
             }
             ErrorKind::PermissionDenied => {
                 write!(
                     f,
-                    ". Port {} needs a right (CAP_NET_BIND_SERVICE): choose one above 1023 by {name}",
+                    ". Port {} needs CAP_NET_BIND_SERVICE: set one above 1023 with {name}",
                     address.port()
                 )
             }
@@ -178,7 +178,7 @@ mod tests {
             assert_eq!(bound.len(), first);
             let error = bind(address, "--listen", second).unwrap_err().to_string();
             assert!(error.starts_with(&format!("cannot listen on {address} (--listen): ")), "{error}");
-            assert!(error.ends_with("choose another port by --listen"), "{error}");
+            assert!(error.ends_with("set another port with --listen"), "{error}");
         }
         // An address of the documentation, which no machine has.
         let error = bind("192.0.2.1:0".parse().unwrap(), "--admin", 1).unwrap_err().to_string();

@@ -12,7 +12,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-/// A second SIGTERM within this time of the order to end is no second order: `timeout` sends one to its child, and one to the group of both.
+/// A second SIGTERM within this time of the order to end is no second order: `timeout` sends one to its child, and one to the group
+/// of both.
 const SAME_ORDER: Duration = Duration::from_secs(1);
 
 /// Orders to read files again.

@@ -14,8 +14,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 
-/// Time for which a thread for what blocks is kept: longer than any process runs.
+/// Time for which a thread for what blocks is kept: longer than any process runs. A burst starts a few.
 const KEPT: Duration = Duration::from_secs(u32::MAX as u64);
+const MAX_BLOCKING: usize = 16;
 
 /// Descriptors that a runtime needs, or a few more.
 const DESCRIPTORS: usize = 10;
@@ -99,7 +100,7 @@ fn build(builder: &mut Builder) -> io::Result<Runtime> {
     // A runtime panics if it does not get its first thread, or the descriptors of its signals.
     try_thread()?;
     drop((0..DESCRIPTORS / 2).map(|_| UnixStream::pair()).collect::<io::Result<Vec<_>>>()?);
-    let runtime = builder.enable_all().thread_keep_alive(KEPT).build()?;
+    let runtime = builder.enable_all().thread_keep_alive(KEPT).max_blocking_threads(MAX_BLOCKING).build()?;
     drop(runtime.spawn_blocking(|| ()));
     Ok(runtime)
 }

@@ -235,7 +235,7 @@ impl Callers {
         let read = || read(file).map_err(|error| error.to_string());
         let apply = |text: &String| {
             let new = parse(file, text.clone(), &table.load()).map_err(|error| error.to_string())?;
-            tracing::info!(callers = new.by_subject.len(), "the callers were replaced");
+            tracing::info!(callers = new.by_subject.len(), "the callers are in force");
             table.store(Arc::new(new));
             Ok(())
         };

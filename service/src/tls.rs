@@ -112,7 +112,7 @@ impl Certificates {
             if !is_same {
                 self.authorities.send_modify(|changes| *changes += 1);
             }
-            tracing::info!(file = name, "the certificate of the gRPC port was replaced");
+            tracing::info!(file = name, "the certificate is in force");
             Ok(())
         };
         let bytes = self.current.load().0.clone();

@@ -34,6 +34,8 @@ pub struct PreparedExpression {
     reads_path: bool,
     /// Whether the host decides, which proxies report to some applications.
     reads_host: bool,
+    /// Whether it may hold because something does not: the readings of few applications would meet it for everybody.
+    negates: bool,
 }
 
 /// The name of a value, ready to be looked up.
@@ -102,6 +104,9 @@ impl PreparedExpression {
             fields: fields.collect::<Result<_, Nack>>()?,
             reads_path: root.any(&mut |node| *node == Node::Attribute(Attribute::Path)),
             reads_host: root.any(&mut |node| *node == Node::Attribute(Attribute::Host)),
+            negates: root.any(&mut |node| {
+                matches!(node, Node::Not(_) | Node::If(_) | Node::Compare(Comparison::NotEqual, _))
+            }),
             root: root.clone(),
         })
     }
@@ -159,14 +164,11 @@ impl PreparedExpression {
     ) -> bool {
         let mut has_error = false;
         let mut is_first = true;
+        let reads_all = purpose == Purpose::Limit && !self.negates;
         let mut test = |path: &str, host: Option<&str>| {
             let alternatives = Alternatives::default();
             loop {
-                let reading = Reading {
-                    path,
-                    host,
-                    alternatives: Some(&alternatives).filter(|_| purpose == Purpose::Limit),
-                };
+                let reading = Reading { path, host, alternatives: Some(&alternatives).filter(|_| reads_all) };
                 let holds = match self.of_reading(request, reading, address, &mut is_first, Doubt::IsError) {
                     Ok(Value::Bool(holds)) => holds,
                     Ok(Value::Int(_) | Value::Text(_)) | Err(_) => {
@@ -184,8 +186,8 @@ impl PreparedExpression {
             Purpose::Limit => path.any(|reading| test(reading.text(), host)),
             Purpose::Exemption => path.all(|reading| test(reading.text(), host)),
         };
-        let also_reported = self.reads_host && purpose == Purpose::Limit;
-        let holds = of_host(None) || also_reported && request.any_reported_host(|host| of_host(Some(host)));
+        let holds = of_host(None)
+            || self.reads_host && reads_all && request.any_reported_host(|host| of_host(Some(host)));
         if has_error {
             request.count_error(errors);
         }
@@ -495,13 +497,16 @@ impl<'a, F: FnMut() -> IpAddr> Evaluation<'_, 'a, '_, F> {
         let values = self.values(field)?;
         let part = match self.doubt {
             Doubt::IsError => match (values.agreed(), self.reading.alternatives) {
-                (Part::Value(usual), Some(alternatives)) => {
-                    let mut readings = values.readings(None, Purpose::Limit).skip(alternatives.number.get());
-                    let reading = readings.next();
-                    alternatives.has_more.set(alternatives.has_more.get() || readings.next().is_some());
-                    Part::Value(reading.map_or(usual, |(reading, _)| reading))
+                (usual @ (Part::Value(_) | Part::Missing), Some(alternatives)) => {
+                    let missing = (usual == Part::Missing).then_some(usual);
+                    let readings =
+                        values.readings(None, Purpose::Limit).map(|(reading, _)| Part::Value(reading));
+                    let mut all = missing.into_iter().chain(readings).skip(alternatives.number.get());
+                    let reading = all.next().unwrap_or(usual);
+                    alternatives.has_more.set(alternatives.has_more.get() || all.next().is_some());
+                    reading
                 }
-                (part, _) => part,
+                (usual, _) => usual,
             },
             Doubt::Normalizes => values.client(),
         };

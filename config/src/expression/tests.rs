@@ -112,6 +112,34 @@ fn an_error_is_hidden_if_another_part_decides() {
 }
 
 #[test]
+fn readings_of_few_applications_count_for_limits_where_nothing_is_negated() {
+    let peer: IpAddr = "192.0.2.1".parse().unwrap();
+    let holds = |root: Node, purpose| {
+        let pairs = [("host", "a"), ("x-forwarded-host", "b"), ("cookie", "s=x{y"), ("x-list", "1, 2")];
+        let map = HeaderMap::from_iter(
+            pairs.map(|(name, value)| (http::HeaderName::from_static(name), HeaderValue::from_static(value))),
+        );
+        let uri = Uri::from_static("/");
+        let request = RequestAttributes::new(&Method::GET, &uri, &map, peer);
+        prepared(root).holds(&request, &request.path_readings(), &mut || peer, purpose, &AtomicU64::new(0))
+    };
+    let is = |node: Node, value: &str| Node::Compare(Comparison::Equal, Box::new((node, *text(value))));
+    let is_not =
+        |node: Node, value: &str| Node::Compare(Comparison::NotEqual, Box::new((node, *text(value))));
+    let (host, cookie) = (Node::Attribute(Attribute::Host), Node::Field(Field::Cookie("s".into())));
+    for (node, usual, rare) in [(host, "a", "b"), (cookie, "x{y", "x"), (header("x-list"), "1, 2", "2")] {
+        assert!(
+            holds(is(node.clone(), usual), Purpose::Limit)
+                && holds(is(node.clone(), usual), Purpose::Exemption)
+        );
+        assert!(holds(is(node.clone(), rare), Purpose::Limit), "{node:?}");
+        assert!(!holds(is(node.clone(), rare), Purpose::Exemption), "{node:?}");
+        assert!(!holds(is_not(node.clone(), usual), Purpose::Limit), "{node:?}");
+        assert!(!holds(Node::Not(Box::new(is(node, usual))), Purpose::Limit));
+    }
+}
+
+#[test]
 fn an_error_fulfils_a_limit_and_no_exemption_and_is_counted_once() {
     let path = Node::Attribute(Attribute::Path);
     let is_login = Node::Compare(Comparison::Equal, Box::new((path, Node::Text("/login".into()))));

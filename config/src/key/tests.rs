@@ -223,6 +223,11 @@ fn a_parameter_is_one_client_under_its_name_and_nobody_under_another_or_in_sever
     for (target, key) in missing.iter().zip(query(&missing)) {
         assert_eq!(key, Identity::Skip, "{target}");
     }
+    // A question mark in a value begins a parameter for HAProxy alone.
+    for target in ["/?tenant=a+b&next=/x?tenant=c", "/?next=/x?tenant=c&tenant=a+b"] {
+        assert_eq!(query(&[target])[0], same[0], "{target}");
+    }
+    assert_eq!(query(&["/?next=/x?tenant=c"])[0], Identity::Skip);
     let spellings = ["/?t%65nant=a+b", "/x;y=1?tenant=a+b", "/?x[]=1&tenant=a+b"];
     for (target, key) in spellings.iter().zip(query(&spellings)) {
         assert_eq!(key, same[0], "{target}");

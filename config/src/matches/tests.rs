@@ -70,6 +70,23 @@ fn get_includes_head() {
 }
 
 #[test]
+fn readings_of_few_applications_do_not_meet_a_negated_condition() {
+    let browser = "Mozilla/5.0 (X11) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0 Safari/537.36";
+    let of = |not| NamedMatch {
+        name: "user-agent".to_owned(),
+        value: ValueMatch::Prefix("Mozilla/".to_owned()),
+        not,
+    };
+    let is = |not, value| {
+        let matcher = limit(&Match { headers: vec![of(not)], ..Match::default() });
+        matches(&matcher, &Method::GET, "/", &headers(&[("user-agent", value)]))
+    };
+    assert!(is(false, browser) && !is(true, browser) && is(true, "curl/8.0"));
+    // An element that a limit names, wherever it stands in a list.
+    assert!(is(false, ",,,,,,,,,,,,,,,,,,,,,,,,, Mozilla/5.0"));
+}
+
+#[test]
 fn a_limit_of_a_cookie_or_a_token_ignores_case_because_a_server_may_have_kept_another_one() {
     let of = |value, not| vec![NamedMatch { name: "session".to_owned(), value, not }];
     let exact = |not| Match { cookies: of(ValueMatch::Exact("abc".to_owned()), not), ..Match::default() };

@@ -54,7 +54,9 @@ impl ValueMatcher {
             Test::Exact(exact) => Some(&**exact),
             Test::Prefix(_) | Test::Regex(_) | Test::Present(_) => None,
         };
-        for (n, (value, is_exact)) in values.readings(exact, purpose).enumerate() {
+        // The readings of few applications would meet a negated condition for everybody.
+        let read_for = if self.not { Purpose::Exemption } else { purpose };
+        for (n, (value, is_exact)) in values.readings(exact, read_for).enumerate() {
             is_seen_by_all |= is_exact;
             note(1);
             let has_effort = self.has_effort(value, effort, n == 0);

@@ -54,14 +54,18 @@ struct Place {
     is_outer: bool,
     /// Whether all applications see this pair under its name, whatever else is in the request.
     is_certain: bool,
+    /// Whether so few applications look there that it is for limits alone.
+    is_rare: bool,
 }
 
 impl Place {
     /// A place where only some applications look.
-    const INNER: Self = Self { is_outer: false, is_certain: false };
+    const INNER: Self = Self { is_outer: false, is_certain: false, is_rare: false };
+    /// A place where so few applications look that others must not be without a key because of it.
+    const RARE: Self = Self { is_rare: true, ..Self::INNER };
 
     fn outer(is_certain: bool) -> Self {
-        Self { is_outer: true, is_certain }
+        Self { is_outer: true, is_certain, is_rare: false }
     }
 
     /// Returns the place for a name that is written as in the policy, or is not.
@@ -123,10 +127,14 @@ impl<'a> Fields<'a> {
                 pair.split(|byte| *byte == b';').for_each(|part| fields.add_parameter(part, Place::INNER));
             }
         }
-        // `URLSearchParams` drops a question mark at the beginning, and for HAProxy each one begins a parameter.
-        if query.contains(&b'?') {
-            let parts = query.split(|byte| matches!(byte, b'&' | b';' | b'?')).skip(1);
-            parts.for_each(|part| fields.add_parameter(part, Place::INNER));
+        // `URLSearchParams` drops a question mark at the beginning, PHP's own server all of them, and for HAProxy each one begins a
+        // parameter. Within a value, as of another URL, it means nothing to all others.
+        for pair in query.split(|byte| matches!(byte, b'&' | b';')).filter(|pair| pair.contains(&b'?')) {
+            let mut place = if pair.starts_with(b"?") { Place::INNER } else { Place::RARE };
+            for part in pair.split(|byte| *byte == b'?').skip(1) {
+                fields.add_parameter(part, place);
+                place = if part.is_empty() { place } else { Place::RARE };
+            }
         }
         // `CGI.pm` decodes `%u0061`.
         if let Some(decoded) = without_unicode(query) {
@@ -175,14 +183,20 @@ impl<'a> Fields<'a> {
         // `h3` takes a name behind equals signs.
         if let [b'=', ..] = pair {
             let rest = &pair[pair.iter().take_while(|byte| **byte == b'=').count()..];
-            return self.add_parameter(rest, Place::INNER);
+            return self.add_parameter(rest, Place { is_rare: place.is_rare, ..Place::INNER });
         }
         let (written, value) = split_at_equals(pair).unwrap_or((pair, &[]));
         let name = decoded(written);
         let is_escaped = matches!(name, Cow::Owned(_)) && has_needless_escape(written);
         let whole = field_name::without_brackets(&name);
         if let Some(base) = field_name::before_brackets(&name).filter(|base| *base != whole) {
-            self.push(base, name.clone(), value, Kind::Parameter, Place::INNER);
+            self.push(
+                base,
+                name.clone(),
+                value,
+                Kind::Parameter,
+                Place { is_rare: place.is_rare, ..Place::INNER },
+            );
         }
         self.push(whole, name, value, Kind::Parameter, place.written(!is_escaped));
     }
@@ -291,7 +305,7 @@ impl<'a> Fields<'a> {
         let hash = name.hash();
         let is_sorted = self.entries.len() > FEW;
         let start = if is_sorted { self.entries.partition_point(|entry| entry.hash < hash) } else { 0 };
-        let mut found: SmallVec<[Found<'_>; 2]> = SmallVec::new();
+        let (mut found, mut rare): (SmallVec<[Found<'_>; 2]>, SmallVec<[Found<'_>; 1]>) = Default::default();
         let (mut has_bare_name, mut begins_bare) = (false, false);
         let mut is_complete = self.pairs <= MAX_PAIRS;
         for entry in &self.entries[start..] {
@@ -301,7 +315,8 @@ impl<'a> Fields<'a> {
             if entry.hash != hash || *entry.folded != *name.folded() {
                 continue;
             }
-            if found.len() == MAX_VALUES || !found.is_empty() && !effort.compare(1) {
+            let count = found.len() + rare.len();
+            if count == MAX_VALUES || count > 0 && !effort.compare(1) {
                 is_complete = false;
                 break;
             }
@@ -316,14 +331,15 @@ impl<'a> Fields<'a> {
             let is_empty =
                 entry.kind != Kind::Parameter && forms.iter().take(*usual).any(|form| form.is_empty());
             let is_dropped = is_empty || normal.is_none();
-            found.push(Found {
+            let value = Found {
                 forms,
                 usual: *usual,
                 written,
                 normal: normal.map(|at| &*forms[at]),
                 identifies: entry.place.is_outer && name.is(&entry.name),
                 is_seen_by_all: entry.place.is_certain && !is_dropped && *entry.name == *name.written(),
-            });
+            };
+            if entry.place.is_rare { rare.push(value) } else { found.push(value) }
         }
         if has_bare_name {
             found.iter_mut().for_each(|found| {
@@ -335,7 +351,7 @@ impl<'a> Fields<'a> {
                 found.push(Found::EMPTY);
             }
         }
-        Values { found, is_complete, merges_equal: self.merges_equal }
+        Values { found, rare, is_complete, merges_equal: self.merges_equal }
     }
 }
 

@@ -14,6 +14,8 @@ pub(super) const MAX_VALUES: usize = 16;
 #[derive(Debug)]
 pub struct Values<'r> {
     pub(super) found: SmallVec<[Found<'r>; 2]>,
+    /// Values that few applications see, for limits alone.
+    pub(super) rare: SmallVec<[Found<'r>; 1]>,
     /// Whether these are all values. If not, a client has sent so many that nothing is certain.
     pub(super) is_complete: bool,
     /// Whether equal values are one.
@@ -87,8 +89,7 @@ impl<'r> Found<'r> {
         let forms = self.forms.iter().take(if is_for_limit { usize::MAX } else { self.usual });
         // HAProxy looks at one element of a list.
         let list = written.filter(|list| is_for_limit && list.contains(&b','));
-        let elements =
-            list.into_iter().flat_map(|list| list.split(|byte| *byte == b',')).take(MAX_VALUES).map(trimmed);
+        let elements = list.into_iter().flat_map(|list| list.split(|byte| *byte == b',')).map(trimmed);
         forms.map(|form| &**form).chain(written).chain(normal).chain(elements)
     }
 }
@@ -109,7 +110,8 @@ impl<'r> Values<'r> {
         purpose: Purpose,
     ) -> impl Iterator<Item = (&'r [u8], bool)> + 'v {
         let is_list = !self.merges_equal && self.found.len() > 1;
-        self.found.iter().flat_map(move |found| {
+        let rare = if purpose == Purpose::Limit { &self.rare[..] } else { &[] };
+        self.found.iter().chain(rare).flat_map(move |found| {
             let is_meant = exact == Some(found.written);
             let readings = found.readings(purpose).take(if is_meant { 1 } else { usize::MAX });
             readings.map(move |reading| (reading, found.is_seen_by_all && !is_list))

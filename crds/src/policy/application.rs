@@ -14,14 +14,15 @@ pub struct Application {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub product: Option<Product>,
     /// Habits of the application. What it takes for the same is then the same client in a key.
-    /// - QueryNamesIgnoreCase: ?Plan=a is ?plan=a. Without the habit, a value that came only under another spelling of its name is not clear.
+    /// - QueryNamesIgnoreCase: ?Plan=a is ?plan=a. Without this and the two that follow, a value that came only under another spelling of
+    ///   its name is not clear.
     /// - CookieNamesIgnoreCase: the cookie Session is the cookie session.
     /// - HeaderUnderscoresAreHyphens: X_Api_Key is X-Api-Key.
     /// - SemicolonEndsPath: /login;a is /login?a. Without the habit, /login;a/b is /login/b.
     /// - HostBehindSlashes: //host/login is /login. Without the habit, it is /host/login.
-    /// - CookieValuesEndAtDelimiters: session=a{b is session=a, and so for `( ) < = > ? @ \ }`.
-    /// - CookieValuesEndAtAmpersands: session=a&b and session=a%26b are session=a.
-    /// - HeaderCacheIgnoresCase: cookies and the header Authorization differ in more than upper and lower case.
+    /// - CookieValuesEndAtDelimiters: session=a{b is session=a, and so for `( ) < = > ? @ \ }` and a quotation mark.
+    /// - CookieValuesEndAtAmpersands: session=a&b, session=a%26b and session=a%3bb are session=a. Not beside the one before.
+    /// - HeaderCacheIgnoresCase: upper and lower case do not tell cookies apart, nor values of the header Authorization.
     /// - HeaderValuesAreLists: a header with a comma is not clear, because something before the pod may have verified one element alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -80,6 +81,12 @@ impl Application {
         let mut habits: Vec<_> = of_product.iter().chain(&self.habits).copied().collect();
         habits.sort_unstable();
         habits.dedup();
+        let ends = [Habit::CookieValuesEndAtDelimiters, Habit::CookieValuesEndAtAmpersands];
+        if ends.iter().all(|end| habits.contains(end)) {
+            at.warning(
+                "has two ends of cookies, of which CookieValuesEndAtAmpersands has no effect: remove one",
+            );
+        }
         if habits.is_empty() {
             at.warning("has no effect: name a product or a habit, or remove it");
         }

@@ -253,8 +253,8 @@ impl KeySource {
                 }
                 if variable.as_deref().is_some_and(names_number) {
                     at.at("variable").warning(
-                        "is a text: if the application reads a number there, 042, +42 and 0x2A are further clients. Let it refuse such \
-                         spellings, or add a limit without the variable",
+                        "is compared as text: if the application reads a number there, 042, +42 and 0x2A count as other clients than 42. Let it \
+                         refuse such spellings, or add a limit without the variable",
                     );
                 }
                 key::KeyPart::PathTemplate { templates: templates.clone(), variable: variable.clone() }

@@ -114,7 +114,7 @@ pub struct RateLimitPolicySpec {
     /// that opened the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<ClientAddress>,
-    /// The application in the pods, if it takes other spellings of a name for it. Default: names are compared as most applications do.
+    /// The application in the pods, if it reads requests in another way than most: by its product, its habits, or both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application: Option<Application>,
     /// Kinds of tokens that identify clients. Keys refer to them by `jwtClaim`.

@@ -169,7 +169,9 @@ impl AsyncRead for ClientStream {
             // There may be three times as many.
             buf.set_filled(before);
             buf.put_slice(&encoded.split_to(encoded.len().min(buf.remaining())));
-            this.first_bytes = encoded;
+            if !encoded.is_empty() {
+                this.first_bytes = encoded;
+            }
         }
         Poll::Ready(Ok(()))
     }

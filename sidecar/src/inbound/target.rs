@@ -24,14 +24,15 @@ enum Part {
 pub(super) struct TargetWatcher {
     part: Part,
     /// Offsets in the bytes that were read last.
-    refused: Vec<usize>,
+    refused: Vec<u32>,
     is_stopped: bool,
 }
 
 impl TargetWatcher {
     /// Forgets what was noted about the bytes that were read before.
     pub(super) fn begin(&mut self) {
-        self.refused.clear();
+        // Idle connections hold no memory.
+        self.refused = Vec::new();
     }
 
     /// Notes nothing any more: what follows may be another protocol.
@@ -59,7 +60,7 @@ impl TargetWatcher {
                 (Part::Start, _) => Part::Absolute,
                 (Part::Path | Part::Absolute, b'?') => Part::Query,
                 (part @ Part::Path, b'<' | b'>' | b'`') | (part @ Part::Query, b'"' | b'<' | b'>') => {
-                    self.refused.push(offset + at);
+                    self.refused.extend(u32::try_from(offset + at));
                     part
                 }
                 (part, _) => part,
@@ -68,13 +69,14 @@ impl TargetWatcher {
     }
 
     /// Returns the bytes that were read last with those encoded that have to be; `None` if none has to.
-    pub(super) fn encoded(&self, bytes: &[u8]) -> Option<BytesMut> {
-        if self.refused.is_empty() {
+    pub(super) fn encoded(&mut self, bytes: &[u8]) -> Option<BytesMut> {
+        let refused = std::mem::take(&mut self.refused);
+        if refused.is_empty() {
             return None;
         }
-        let mut out = BytesMut::with_capacity(bytes.len() + 2 * self.refused.len());
+        let mut out = BytesMut::with_capacity(bytes.len() + 2 * refused.len());
         let mut from = 0;
-        for &at in &self.refused {
+        for at in refused.into_iter().map(|at| at as usize) {
             let digit =
                 |value: u8| char::from_digit(value.into(), 16).map_or(b'0', |c| c.to_ascii_uppercase() as u8);
             out.put_slice(&bytes[from..at]);

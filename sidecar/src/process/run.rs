@@ -9,6 +9,7 @@ use crate::process::options::Options;
 use crate::process::sidecar::{Sidecar, StartError};
 use sluice_engine::session::{InvalidOperatorUrl, Operator, Subscriber};
 use sluice_host::capacity;
+use sluice_host::listen::ListenError;
 use sluice_host::logging::{self, InvalidLogFilter};
 use sluice_host::signals::Signals;
 use sluice_host::worker;
@@ -23,7 +24,7 @@ pub enum RunError {
     #[error(transparent)]
     Operator(#[from] InvalidOperatorUrl),
     /// The sidecar did not start.
-    #[error("{}{}", .0, hint(.0))]
+    #[error("{}", in_pod(.0))]
     Start(#[from] StartError),
     /// The request to drain could not be created.
     #[error("cannot request a drain in {state_dir}: {error}")]
@@ -39,14 +40,16 @@ pub enum RunError {
 }
 
 /// Says what to do in a pod, in which another container listens on a port without declaring it.
-fn hint(error: &StartError) -> String {
+fn in_pod(error: &StartError) -> String {
     match error {
-        StartError::Listen(error) if error.error.kind() == ErrorKind::AddrInUse => format!(
-            ". In a pod, declare port {0} in the `ports` of the container that has it (containerPort: {0}): the next sidecar then takes \
-             another one",
-            error.address.port()
-        ),
-        StartError::Listen(_) | StartError::Worker(_) => String::new(),
+        StartError::Listen(ListenError { address, name, error }) if error.kind() == ErrorKind::AddrInUse => {
+            format!(
+                "cannot listen on {address} ({name}): {error}. Another container of the pod listens there without declaring it: add \
+             containerPort: {} to its `ports`, and its next sidecar takes another port",
+                address.port()
+            )
+        }
+        StartError::Listen(_) | StartError::Worker(_) => error.to_string(),
     }
 }
 
