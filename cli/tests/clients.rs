@@ -220,7 +220,8 @@ async fn an_edit_that_is_rejected_is_told_by_status_until_the_file_is_in_force()
     run.logged("edit rejected").await;
     let (ok, output, _) = status().await;
     assert!(!ok && output.contains("healthy"), "{output}");
-    for part in [" has differed from what is in force since 2", "an edit was rejected", "yaml:8:", "requests"]
+    for part in
+        [" has differed from what is in force since 2", "an edit was rejected", "yaml:10: ", "requests"]
     {
         assert!(output.contains(part), "{part}: {output}");
     }

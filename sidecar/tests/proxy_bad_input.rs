@@ -72,7 +72,7 @@ async fn what_the_parser_refuses_is_counted_by_its_reason() {
         (head("G T / HTTP/1.1", ""), 400, "version"),
         (head("G\u{1}T / HTTP/1.1", ""), 400, "method"),
         (head("GET / HTTP/3.0", ""), 400, "version"),
-        (head("GET /?a={\"b\":1} HTTP/1.1", ""), 400, "target"),
+        (head("GET http://a/<b> HTTP/1.1", ""), 400, "target"),
         (head(get, "x y: 1\r\n"), 400, "header"),
         (head(get, "x: \u{1}\r\n"), 400, "header"),
         (head(get, "content-length: 5, 5\r\n"), 400, "length"),

@@ -13,7 +13,7 @@ use crate::process::signer::Signer;
 use crate::process::{self, Run};
 
 /// For each recipe, requests in their order.
-const RECIPES: [(&str, &[Requests]); 23] = [
+const RECIPES: [(&str, &[Requests]); 24] = [
     (
         "Each API key",
         &[
@@ -118,6 +118,23 @@ const RECIPES: [(&str, &[Requests]); 23] = [
         &[
             Requests("GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: WebSocket", Exactly(10)),
             Requests("GET / HTTP/1.1\r\nhost: a", AtLeast(50)),
+        ],
+    ),
+    (
+        "A route in the query",
+        &[
+            Requests(
+                "GET /wp-json/wp/v2/users/1 HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 192.0.2.1",
+                Exactly(30),
+            ),
+            Requests(
+                "GET /?rest_route=/wp/v2/users HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 192.0.2.2",
+                Exactly(30),
+            ),
+            Requests(
+                "GET /?rest_route=/wp/v2/posts HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 192.0.2.3",
+                AtLeast(50),
+            ),
         ],
     ),
     (
