@@ -108,7 +108,8 @@ impl FramingWatcher {
                 _ => {
                     let end = memchr::memchr(b'\n', bytes);
                     if self.position == Position::RequestLine {
-                        self.target.read(&bytes[..end.unwrap_or(bytes.len())], all.len() - bytes.len());
+                        let line = &bytes[..end.unwrap_or(bytes.len())];
+                        self.target.read(line, all.len() - bytes.len(), end.is_some());
                         if end.is_some() {
                             self.target.line_ended();
                         }

@@ -3,6 +3,7 @@
 //! the same.
 
 use bytes::{BufMut as _, BytesMut};
+use memchr::{memchr, memchr3};
 
 /// The part of a request line that the next byte belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,8 +47,10 @@ impl TargetWatcher {
     }
 
     /// Reads a part of a request line, which begins at an offset of the bytes that are read.
-    pub(super) fn read(&mut self, line: &[u8], offset: usize) {
-        if self.is_stopped {
+    pub(super) fn read(&mut self, line: &[u8], offset: usize, is_last: bool) {
+        let is_plain = || memchr3(b'"', b'<', b'>', line).is_none() && memchr(b'`', line).is_none();
+        // Nearly all lines come whole, and have nothing to encode.
+        if self.is_stopped || is_last && self.part == Part::Method && is_plain() {
             return;
         }
         for (at, &byte) in line.iter().enumerate() {
