@@ -250,15 +250,7 @@ impl PreparedExpression {
         path: &'a str,
         address: &mut impl FnMut() -> IpAddr,
     ) -> Evaluated<'a> {
-        Evaluation {
-            expression: self,
-            request,
-            reading: Reading::of(path),
-            address,
-            doubt: Doubt::IsError,
-            is_first: true,
-        }
-        .value(&self.root)
+        self.of_reading(request, Reading::of(path), address, &mut true, Doubt::IsError)
     }
 
     /// Returns the value of the expression as a part of a key, which is the same for all spellings of a request. `path` is the normal
@@ -269,15 +261,7 @@ impl PreparedExpression {
         path: &'a str,
         address: &mut impl FnMut() -> IpAddr,
     ) -> Evaluated<'a> {
-        Evaluation {
-            expression: self,
-            request,
-            reading: Reading::of(path),
-            address,
-            doubt: Doubt::Normalizes,
-            is_first: true,
-        }
-        .value(&self.root)
+        self.of_reading(request, Reading::of(path), address, &mut true, Doubt::Normalizes)
     }
 }
 
