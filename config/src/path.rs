@@ -134,7 +134,9 @@ impl<'a> Readings<'a> {
     /// Adds readings for limits alone.
     fn add_for_limits(&mut self) {
         let mut found: SmallVec<[String; 2]> = SmallVec::new();
-        for text in std::iter::once(&self.written).chain(&self.others).map(Reading::text) {
+        // What is written with two slashes has a reading with one.
+        let texts = std::iter::once(&self.written).chain(&self.others).map(Reading::text);
+        for text in texts.filter(|text| !text.contains("//")) {
             // Each byte is compared with one other, and nothing is copied.
             note(text.len() / 4);
             if let Some((start, end)) = script(text) {
@@ -176,7 +178,9 @@ impl<'a> Readings<'a> {
     }
 
     fn add_for_limit(&mut self, text: String) {
-        if text != self.written.text && self.of_limits.iter().all(|other| text != other.text) {
+        if text != self.written.text
+            && self.others.iter().chain(&self.of_limits).all(|other| text != other.text)
+        {
             self.of_limits.push(Reading::of(Cow::Owned(text)));
         }
     }
@@ -360,10 +364,17 @@ fn bytes_of_readings(path: &str) -> usize {
     let behind = after_authority(path);
     let readings: usize =
         std::iter::once(path).chain(behind).map(|path| Doubts::of(path).answers().count() * path.len()).sum();
-    let names_script = |at: &[u8]| matches!(at, [b'.', b'p' | b'P' | b'%', _] | [b'%', b'2', b'e' | b'E']);
-    let ends_with_dots = path.ends_with('.') && !path.ends_with("/.") && !path.ends_with("/..");
-    let has_more = ends_with_dots || path.as_bytes().windows(3).any(names_script);
-    let of_limits = if has_more { 2 * readings } else { 0 };
+    // A dot at the end, or where some application sees the end, or the name of a script.
+    let bytes = path.as_bytes();
+    let is_dot = |at: &[u8]| match at {
+        b"%2e" | b"%2E" => true,
+        [b'.', next, _] => {
+            matches!(next, b'p' | b'P') || !(next.is_ascii_alphanumeric() || b"._-".contains(next))
+        }
+        _ => false,
+    };
+    let has_dot = bytes.windows(3).any(is_dot) || bytes[bytes.len().saturating_sub(2)..].contains(&b'.');
+    let of_limits = if has_dot { 2 * readings } else { 0 };
     path.len() + readings + of_limits
 }
 

@@ -62,9 +62,10 @@ async fn a_sidecar_forwards_requests_without_policies_by_default() {
 /// Returns every header and body that a client receives while the store and then the application are away.
 async fn responses_to_faults(debug_headers: bool) -> Vec<HttpResponse> {
     let application = Application::start().await;
-    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    // Bound, so that nobody else gets the port, but not listening.
+    let closed = tokio::net::TcpSocket::new_v4().unwrap();
+    closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let redis = redis_at(&format!("redis://{}", closed.local_addr().unwrap()));
-    drop(closed);
     let tuned = |options: &mut Options| options.debug_headers = debug_headers;
     let mut responses = Vec::new();
     for on_failure in ["Allow", "Deny", "Share"] {
