@@ -10,6 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use sluice_host::logging::DroppedLines;
+use sluice_host::serve::table::PortMetrics;
 
 use crate::distribution::hub::Hub;
 use crate::object_key::PolicyKey;
@@ -48,6 +49,8 @@ struct LimitLabels {
 /// The operator's metrics.
 pub struct Metrics {
     registry: Registry,
+    /// Those of the webhook's port and the admin port.
+    pub ports: PortMetrics,
     admission: Family<AdmissionLabels, Counter>,
     events: Counter,
     denied: Counter,
@@ -77,6 +80,7 @@ impl Default for Metrics {
         build.get_or_create(&BuildLabels { version: env!("CARGO_PKG_VERSION") }).set(1);
         registry.register("build_info", "1, with the release of the operator as a label", build);
         registry.register_collector(Box::new(DroppedLines));
+        let ports = PortMetrics::register(&mut registry);
         let conditions = Family::default();
         registry.register(
             "policy_condition",

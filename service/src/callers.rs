@@ -108,10 +108,6 @@ pub(crate) enum NotPermitted {
     },
 }
 
-/// The names in the certificate of a connection's caller.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct CallerNames(pub(crate) Arc<[String]>);
-
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReasonLabels {
     reason: &'static str,

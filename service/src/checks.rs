@@ -30,9 +30,11 @@ use sluice_engine::checks::{
     Check, CheckAnswer, CheckError, How, LimitStatus, NamedLimit, Outcome, Policies, PreparedCheck,
     SettleError,
 };
+use sluice_host::serve::is_grpc;
+use sluice_host::serve::table::NoRoom;
 use sluice_limiter::{MAX_COUNT, Period};
 
-use crate::callers::{CallerNames, Callers};
+use crate::callers::Callers;
 use crate::checks::asker::Asker;
 use crate::checks::body::{
     BatchAnswerBody, CheckAnswerBody, CheckBody, LimitBody, NamedLimitBody, RequestBody, ReservationBody,
@@ -41,7 +43,8 @@ use crate::checks::body::{
 use crate::checks::json::Object;
 use crate::checks::problem::Problem;
 use crate::checks::request::ReadRequest;
-use crate::incoming::NoRoom;
+use crate::door::{NO_ROOM, Sender};
+use crate::grpc;
 use crate::metrics::Metrics;
 
 const CHECK: &str = "/v1/check";
@@ -84,9 +87,12 @@ impl Checks {
             .route(CHECK, post(check))
             .route(SETTLE, post(settle))
             .route(OPENAPI, get(async || Json(openapi::document())))
-            .fallback(async |body: Body| {
+            .fallback(async |headers: HeaderMap, body: Body| {
+                if is_grpc(&headers) {
+                    return grpc::unimplemented();
+                }
                 discard(body).await;
-                Problem::new(
+                problem(
                     StatusCode::NOT_FOUND,
                     "there is nothing at this path: POST to /v1/check or /v1/settle, or GET /v1/openapi.json",
                 )
@@ -260,13 +266,13 @@ impl Answered {
 
 async fn check(
     State(door): State<Checks>,
-    Extension(names): Extension<CallerNames>,
+    Extension(sender): Extension<Sender>,
     options: Result<Query<Options>, axum::extract::rejection::QueryRejection>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
     let arrived = Instant::now();
-    let asker = match Asker::identify(door.callers.as_ref(), &names, &headers) {
+    let asker = match Asker::identify(door.callers.as_ref(), &sender.names, &headers) {
         Ok(asker) => asker,
         Err(problem) => return door.refuse(problem, body).await,
     };
@@ -312,11 +318,11 @@ async fn check(
 
 async fn settle(
     State(door): State<Checks>,
-    Extension(names): Extension<CallerNames>,
+    Extension(sender): Extension<Sender>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let asker = match Asker::identify(door.callers.as_ref(), &names, &headers) {
+    let asker = match Asker::identify(door.callers.as_ref(), &sender.names, &headers) {
         Ok(asker) => asker,
         Err(problem) => return door.refuse(problem, body).await,
     };
@@ -359,10 +365,7 @@ async fn receive(body: Body) -> Result<Bytes, Problem> {
         if is_of(<dyn Error>::is::<LengthLimitError>) {
             Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is longer than {MAX_BODY} bytes"))
         } else if is_of(<dyn Error>::is::<NoRoom>) {
-            Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "too many long bodies are not complete yet: try again",
-            )
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, NO_ROOM)
         } else {
             Problem::new(StatusCode::BAD_REQUEST, "the body did not arrive as a whole")
         }

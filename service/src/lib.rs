@@ -1,30 +1,26 @@
 //! The service of Sluice: it answers gateways that ask whether a request may pass. It depends neither on Kubernetes nor on the sidecar.
 //!
 //! A question passes through these modules, from top to bottom:
-//! - [`service`]: starts and ends all of it; its workers accept connections by `accept`.
-//! - [`callers`]: who may ask. [`tls`]: certificates. `grpc`: a connection, and the methods that it can call; `reflection` describes
-//!   them, and `incoming` bounds what it takes.
+//! - [`service`]: starts and ends all of it. `door`: what its ports answer, which [`sluice_host::serve`] serves.
+//! - [`callers`]: who may ask. [`tls`]: certificates. `grpc`: the methods that can be called; `reflection` describes them.
 //! - [`rls`]: the door for Envoy's global rate limiting. [`sluice_engine`] decides. [`messages`]: what is sent.
-//! - [`checks`]: the door for applications, which `http` serves.
-//! - `health`: whether it has rules. `metrics`: counters of questions. `pages`: what is served over HTTP/1, by
-//!   `page_server`; `json`: questions and answers there.
+//! - [`checks`]: the door for applications.
+//! - `health`: whether it has rules. `metrics`: counters of questions. `pages`: probes, metrics and what ratelimit has; `json`: questions
+//!   and answers there.
 //!
 //! [`compat`] takes the place of envoyproxy/ratelimit: its configuration and its variables. [`run`] is a process.
 //! [`operator`] takes policies from the operator of a cluster. [`verify`] asks a service whether it answers.
 
-mod accept;
 pub mod callers;
 pub mod checks;
 pub mod compat;
+mod door;
 mod grpc;
 mod health;
-mod http;
-mod incoming;
 mod json;
 pub mod messages;
 mod metrics;
 pub mod operator;
-mod page_server;
 mod pages;
 mod reflection;
 pub mod rls;
@@ -33,5 +29,5 @@ pub mod service;
 pub mod tls;
 pub mod verify;
 
-pub use grpc::ConnectionAge;
 pub use service::{Options, Publication, Service, StartError};
+pub use sluice_host::serve::ConnectionAge;

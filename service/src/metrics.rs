@@ -9,6 +9,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use sluice_engine::descriptors::Answer;
+use sluice_host::serve::table::PortMetrics;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct BuildLabels {
@@ -49,8 +50,8 @@ pub(crate) struct Metrics {
     pub(crate) check_latency: Histogram,
     /// Time from a question to its answer.
     pub(crate) latency: Histogram,
-    pub(crate) connections: Gauge,
-    pub(crate) panics: Counter,
+    /// Those of the ports of callers.
+    pub(crate) ports: PortMetrics,
     registry: Arc<Registry>,
 }
 
@@ -115,14 +116,7 @@ impl Metrics {
              expired; without_hits, for reports of gateways that do not say what was used, so that they stay",
             reservations.clone(),
         );
-        let connections = Gauge::default();
-        registry.register("rls_connections", "Open connections of gateways", connections.clone());
-        let panics = Counter::default();
-        registry.register(
-            "panics",
-            "Questions and connections that ended by a defect of the service",
-            panics.clone(),
-        );
+        let ports = PortMetrics::register(&mut registry);
         let answer = |answer| answers.get_or_create_owned(&AnswerLabels { answer });
         let check = |answer| checks.get_or_create_owned(&AnswerLabels { answer });
         let event = |event| reservations.get_or_create_owned(&EventLabels { event });
@@ -139,8 +133,7 @@ impl Metrics {
             reservations: [event("made"), event("settled"), event("not_found"), event("without_hits")],
             check_latency,
             latency,
-            connections,
-            panics,
+            ports,
             registry: Arc::new(registry),
         }
     }

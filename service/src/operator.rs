@@ -11,11 +11,11 @@ use sluice_host::capacity;
 use sluice_host::duration::duration;
 use sluice_host::listen::{address, loopback_address};
 use sluice_host::logging::{self, InvalidLogFilter, LogFormat};
+use sluice_host::serve::ConnectionAge;
 use sluice_host::signals::Signals;
 use sluice_host::worker;
 
 use crate::callers::{Callers, CallersError};
-use crate::grpc::ConnectionAge;
 use crate::service::{Options, Service, StartError};
 use crate::tls::TlsFiles;
 

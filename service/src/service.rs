@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use axum::Router;
-use futures::future::join;
+use axum::{Extension, Router, middleware};
+use futures::future::{OptionFuture, join};
 use prometheus_client::registry::Registry;
 use sluice_config::message::{PolicyUid, Replica};
 use sluice_config::store_access::StoreChoices;
@@ -20,26 +20,28 @@ use sluice_host::capacity;
 use sluice_host::drain::{self, DrainSignal};
 use sluice_host::listen::{ListenError, bind};
 use sluice_host::logging::DroppedLines;
+use sluice_host::serve::ConnectionAge;
 use sluice_host::worker::Worker;
 use sluice_store::Clock;
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tonic_health::server::HealthReporter;
 
-use crate::accept::{Acceptor, Door};
 use crate::callers::Callers;
 use crate::checks::Checks;
-use crate::grpc::{ConnectionAge, Methods};
+use crate::door::{self, Door, Sender};
+use crate::grpc::{self, ShouldRateLimit};
 use crate::health::{self, Health, Loaded};
-use crate::http::HttpDoor;
 use crate::metrics::Metrics;
-use crate::page_server;
 use crate::pages::Pages;
 use crate::rls::{Rls, RlsOptions};
 use crate::tls::{Certificates, TlsError, TlsFiles};
+
+/// Time that a caller of the gRPC port has to begin, after which pings find out whether it is there; and one of the port for checks.
+const BEGIN_GRPC: Duration = Duration::from_secs(10);
+const BEGIN_HTTP: Duration = Duration::from_secs(60);
 
 /// The options of a service. A port that is not named is closed.
 #[derive(Debug, Clone)]
@@ -123,7 +125,7 @@ pub enum StartError {
     Worker(io::Error),
     /// The definitions of the gRPC port are inconsistent, which is a defect.
     #[error("cannot describe the gRPC port: {0}")]
-    Reflection(tonic_reflection::server::Error),
+    Reflection(#[from] tonic_reflection::server::Error),
 }
 
 /// A running service. Dropping it ends it immediately.
@@ -135,7 +137,9 @@ pub struct Service {
     engine: Engine,
     metrics: Metrics,
     rls: Arc<Rls>,
-    http: HttpDoor,
+    routes: Router,
+    /// Ends the ports of pages.
+    _pages_drain: DrainSignal,
     rules: Arc<ArcSwap<String>>,
     loaded: watch::Sender<Loaded>,
     health: HealthReporter,
@@ -295,6 +299,8 @@ impl Service {
             callers: callers.clone(),
         };
         let (mut tasks, mut addresses) = (Vec::new(), Vec::new());
+        // Probes are answered while the service drains.
+        let (pages_drain, pages_open) = drain::channel();
         let mut routers: Vec<(TcpListener, Router)> = Vec::new();
         routers.extend(http.map(|listener| (listener, pages.clone().http())));
         routers.extend(admin.map(|listener| (listener, pages.clone().admin())));
@@ -303,7 +309,10 @@ impl Service {
         routers.extend(prometheus.map(|(listener, path)| (listener, pages.clone().prometheus(&path))));
         for (listener, router) in routers {
             addresses.extend(listener.local_addr());
-            tasks.push(tokio::spawn(page_server::serve(listener, router, metrics.panics.clone())));
+            let port = door::page_port(router, &metrics.ports, pages_open.clone());
+            tasks.push(tokio::spawn(async {
+                port.run(listener).await;
+            }));
         }
         tasks.push(tokio::spawn(engine.clone().run()));
         tasks.push(tokio::spawn(is_healthy.clone().follow(health.clone(), drain.clone())));
@@ -313,42 +322,39 @@ impl Service {
         if let Some(callers) = &callers {
             tasks.push(tokio::spawn(callers.clone().follow(engine.publisher().files().clone())));
         }
-        // Questions in JSON are for whoever may ask by gRPC without saying who he is.
-        let json = callers.is_none().then(|| pages.clone().http());
         let checks_of_callers = Checks {
             engine: engine.clone(),
             metrics: metrics.clone(),
             callers: callers.clone(),
             is_of_one_user,
         };
-        let door = HttpDoor::new(checks_of_callers, json);
-        let methods = Methods::new(rls.clone(), tracer.clone(), callers, health_server)
-            .map_err(StartError::Reflection)?;
-        let places = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
+        let mut routes = checks_of_callers.routes().merge(grpc::routes(health_server)?);
+        // Questions in JSON are for whoever may ask by gRPC without saying who he is.
+        if callers.is_none() {
+            routes = routes.merge(pages.clone().http().layer(middleware::from_fn(door::refuse_browsers)));
+        }
+        let has_callers = callers.is_some();
+        let method = ShouldRateLimit { rls: rls.clone(), tracer: tracer.clone(), callers };
+        let door = Door::new(routes.clone(), method, certificates, has_callers);
+        let table = door::table(max_connections, &metrics.ports);
+        let port = |first| door.clone().port(table.clone(), first, age, drain.clone());
         let others = TaskTracker::new();
         let mut check_listeners = check_listeners.into_iter();
         for (number, (worker, listener)) in workers.iter().zip(listeners).enumerate() {
-            let acceptor = Acceptor {
-                door: Door::Grpc(methods.clone()),
-                certificates: certificates.clone(),
-                drain: drain.clone(),
-                places: places.clone(),
-                age,
-                loaded: (!answers_without_rules).then(|| is_healthy.loaded.clone()),
-            };
-            let of_checks = check_listeners.next().map(|listener| {
-                let door = Door::Http(door.clone());
-                (Acceptor { door, ..acceptor.clone() }, listener)
-            });
+            let grpc = port(BEGIN_GRPC).run(listener);
+            let checks = check_listeners.next().map(|listener| port(BEGIN_HTTP).run(listener));
+            let loaded = (!answers_without_rules).then(|| is_healthy.loaded.clone());
+            let mut stop = drain.clone();
             let (others, engine) = (others.clone(), engine.clone());
             let token = (number > 0).then(|| others.token());
             worker.run(move || async move {
-                let checks = async {
-                    if let Some((acceptor, listener)) = of_checks {
-                        acceptor.run(listener).await;
+                if let Some(mut loaded) = loaded {
+                    tokio::select! {
+                        _ = loaded.wait_for(|loaded| *loaded != Loaded::Nothing) => {}
+                        _ = stop.stopping() => {}
                     }
-                };
-                let (deadline, ()) = join(acceptor.run(listener), checks).await;
+                }
+                let (deadline, _) = join(grpc, OptionFuture::from(checks)).await;
                 engine.settle_thread().await;
                 if token.is_none() {
                     // It runs the store's tasks, so it ends after everything has been returned to the store.
@@ -366,7 +372,8 @@ impl Service {
             engine,
             metrics,
             rls,
-            http: door,
+            routes,
+            _pages_drain: pages_drain,
             rules,
             loaded,
             health,
@@ -408,7 +415,7 @@ impl Service {
 
     /// Returns the door for checks of applications, which can be asked without the network.
     pub fn check_door(&self) -> Router {
-        self.http.routes()
+        self.routes.clone().layer(Extension(Sender::local()))
     }
 
     /// Returns the address of the gRPC port.
@@ -454,6 +461,5 @@ impl Service {
 }
 
 fn bind_page(address: SocketAddr, name: &'static str) -> Result<TcpListener, ListenError> {
-    let listener = bind(address, name, 1)?.remove(0);
-    TcpListener::from_std(listener).map_err(|error| ListenError { address, name, error })
+    Ok(bind(address, name, 1)?.remove(0))
 }

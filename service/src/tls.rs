@@ -12,6 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use sluice_engine::FollowedFiles;
+use sluice_host::serve::Tls;
 use tokio::sync::watch;
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
@@ -41,17 +42,8 @@ pub struct TlsError {
     reason: String,
 }
 
-/// The protocols of a port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Protocols {
-    /// HTTP/2 alone.
-    Http2,
-    /// HTTP/2 or HTTP/1.
-    Any,
-}
-
-/// The contents of the files, and the configurations that were made of them: for HTTP/2 alone, and for any version.
-type InUse = (Vec<Vec<u8>>, [Arc<ServerConfig>; 2]);
+/// The contents of the files, and the configuration that was made of them.
+type InUse = (Vec<Vec<u8>>, Arc<ServerConfig>);
 
 /// The certificate in use. Clones share it.
 #[derive(Debug, Clone)]
@@ -82,22 +74,12 @@ impl Certificates {
         certificate.is_some_and(|certificate| has_name(certificate, name))
     }
 
-    /// Completes when the authorities of clients change: a connection that one of them vouched for must not outlive it.
-    pub(crate) fn distrusted(&self) -> impl Future<Output = ()> + Send + use<> {
-        let mut authorities = self.authorities.subscribe();
-        async move {
-            if authorities.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }
-    }
-
-    /// Returns the configuration for the next connection.
-    pub(crate) fn config(&self, protocols: Protocols) -> Arc<ServerConfig> {
-        let [http2, any] = &self.current.load().1;
-        match protocols {
-            Protocols::Http2 => http2.clone(),
-            Protocols::Any => any.clone(),
+    /// Returns the certificates as a port takes them.
+    pub(crate) fn tls(&self) -> Tls {
+        let current = self.current.clone();
+        Tls {
+            config: Arc::new(move || current.load().1.clone()),
+            authorities: Some(self.authorities.subscribe()),
         }
     }
 
@@ -127,7 +109,7 @@ impl TlsFiles {
     }
 
     /// `bytes` has the contents in the order of the fields.
-    fn config(&self, bytes: &[Vec<u8>]) -> Result<[Arc<ServerConfig>; 2], TlsError> {
+    fn config(&self, bytes: &[Vec<u8>]) -> Result<Arc<ServerConfig>, TlsError> {
         let certificates = pem_certificates(&self.certificate, &bytes[0])?;
         let key = PrivateKeyDer::from_pem_slice(&bytes[1]).map_err(|error| failed(&self.key, &error))?;
         let builder = ServerConfig::builder();
@@ -146,10 +128,8 @@ impl TlsFiles {
         };
         let config = builder.with_single_cert(certificates, key);
         let mut config = config.map_err(|error| failed(&self.certificate, &error))?;
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        let mut any = config.clone();
-        any.alpn_protocols.push(b"http/1.1".to_vec());
-        Ok([config, any].map(Arc::new))
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
     }
 }
 

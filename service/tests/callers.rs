@@ -174,7 +174,7 @@ async fn garbage_and_silent_connections_leave_room_for_gateways() {
     let running = start_with(|options| options.max_connections = 4, RULES, &[SHOP]).await;
     let address = running.service.grpc();
     for garbage in [
-        &b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"[..],
+        &b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"[..],
         &[0; 64],
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n garbage after it",
     ] {

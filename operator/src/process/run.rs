@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum_server::Handle;
-use axum_server::accept::NoDelayAcceptor;
-use axum_server::tls_rustls::RustlsAcceptor;
+use sluice_host::drain;
 use sluice_host::listen::bind;
 use sluice_host::signals::Signals;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::admission::review::Reviewer;
 use crate::admission::serve as admission;
@@ -26,6 +26,7 @@ use crate::leadership::lease::Leadership;
 use crate::metrics::Metrics;
 use crate::process::admin::{self, Readiness};
 use crate::process::leader::Leader;
+use crate::process::ports;
 use crate::queue::Queue;
 use crate::reconcile::context::Injection;
 use crate::store::{default_store, secrets};
@@ -112,7 +113,7 @@ async fn run_until(args: Args, mut ordered: oneshot::Receiver<()>) -> anyhow::Re
     let hub = Arc::new(Hub::new(queue.clone()));
     let readiness = Arc::new(Readiness::default());
     let leadership = Arc::new(Leadership::new(client.clone(), &args.namespace, &args.pod_name));
-    let (handle, control) = (Handle::new(), Handle::new());
+    let (control, (signal, drain)) = (Handle::new(), drain::channel());
 
     let reviewer = Reviewer {
         installation: args.installation(),
@@ -121,22 +122,13 @@ async fn run_until(args: Args, mut ordered: oneshot::Receiver<()>) -> anyhow::Re
     };
     // Of their own, so that pods cannot displace the events of policies.
     let ((events, waiting), (pod_events, waiting_of_pods)) = (Events::channel(), Events::channel());
-    // The second half of a response must not wait for the caller's acknowledgement of the first, which comes up to 40 ms later.
-    let acceptor = RustlsAcceptor::new(certificates.tls.clone()).acceptor(NoDelayAcceptor::new());
-    let webhook = axum_server::from_tcp(bind(args.webhook_listen, "--webhook-listen", 1)?.remove(0))?
-        .acceptor(acceptor)
-        .handle(handle.clone())
-        .serve(
-            admission::router(inject_config, injection.limit_ranges.clone(), reviewer, metrics.clone())
-                .into_make_service(),
-        );
-    let admin = axum_server::from_tcp(bind(args.admin_listen, "--admin-listen", 1)?.remove(0))?
-        .acceptor(NoDelayAcceptor::new())
-        .handle(handle.clone())
-        .serve(admin::router(readiness.clone(), metrics.clone(), hub.clone()).into_make_service());
+    let routes = admission::router(inject_config, injection.limit_ranges.clone(), reviewer, metrics.clone());
+    let webhook = ports::webhook(routes, certificates.tls.clone(), &metrics.ports, drain.clone());
+    let admin = admin::router(readiness.clone(), metrics.clone(), hub.clone());
+    let admin = ports::admin(admin, &metrics.ports, drain);
     let mut servers = tokio::task::JoinSet::new();
-    servers.spawn(webhook);
-    servers.spawn(admin);
+    servers.spawn(webhook.run(bind(args.webhook_listen, "--webhook-listen", 1)?.remove(0)));
+    servers.spawn(admin.run(bind(args.admin_listen, "--admin-listen", 1)?.remove(0)));
 
     let leader = Leader {
         args: args.clone(),
@@ -161,17 +153,14 @@ async fn run_until(args: Args, mut ordered: oneshot::Receiver<()>) -> anyhow::Re
         () = injection.limit_ranges.watch(client.clone()) => Ok(()),
         () = publish(client.clone(), &args.pod_name, waiting) => Ok(()),
         () = publish(client.clone(), &args.pod_name, waiting_of_pods) => Ok(()),
-        ended = servers.join_next() => match ended {
-            Some(Ok(Err(error))) => Err(error).context("the webhook or the admin port could not be served"),
-            _ => Err(anyhow::anyhow!("the server of the webhook or of the admin port has stopped")),
-        },
+        _ = servers.join_next() => Err(anyhow::anyhow!("the server of the webhook or of the admin port has stopped")),
     };
     readiness.set(false);
     // The sidecars that still have a session look for the next leader at once.
     control.shutdown();
     hub.end_sessions(usize::MAX);
     // Without the lease, another replica may be the leader already, so nothing is finished.
-    handle.graceful_shutdown(Some(if outcome.is_ok() { DRAIN_TIMEOUT } else { Duration::ZERO }));
+    signal.stop(Instant::now() + if outcome.is_ok() { DRAIN_TIMEOUT } else { Duration::ZERO });
     if !args.no_lease {
         leadership.release().await;
     }

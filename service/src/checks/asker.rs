@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::{HeaderMap, StatusCode};
 use sluice_engine::checks::CheckError;
 
-use crate::callers::{Caller, CallerNames, Callers, NotPermitted};
+use crate::callers::{Caller, Callers, NotPermitted};
 use crate::checks::problem::Problem;
 
 /// Who asks. It is identified once for all checks of a body.
@@ -18,11 +18,11 @@ impl<'a> Asker<'a> {
     /// Identifies a caller. Nobody else learns anything.
     pub(super) fn identify(
         callers: Option<&'a Callers>,
-        names: &CallerNames,
+        names: &[String],
         headers: &HeaderMap,
     ) -> Result<Self, Problem> {
         let Some(callers) = callers else { return Ok(Self { known: None }) };
-        let caller = callers.identify(&names.0, headers).map_err(|refused| of_refusal(&refused))?;
+        let caller = callers.identify(names, headers).map_err(|refused| of_refusal(&refused))?;
         Ok(Self { known: Some((callers, caller)) })
     }
 

@@ -13,6 +13,7 @@ use sluice_config::store_access::{StoreAccess, StoreChoice};
 use sluice_engine::trace::TraceOptions;
 use sluice_host::capacity;
 use sluice_host::logging::LogFormat;
+use sluice_host::serve::ConnectionAge;
 use sluice_store::RedisOptions;
 use sluice_store::redis::{ClientCertificate, Secret, StoreCredentials};
 
@@ -20,7 +21,6 @@ use crate::compat::compile::{AlgorithmName, CompileOptions};
 use crate::compat::files::Directory;
 use crate::compat::variables::{Use, VARIABLES};
 use crate::compat::xds::{XdsServer, XdsTls};
-use crate::grpc::ConnectionAge;
 use crate::rls::RlsOptions;
 use crate::service::Options;
 use crate::tls::TlsFiles;

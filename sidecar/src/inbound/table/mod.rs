@@ -1,7 +1,6 @@
 //! All client connections of a sidecar: at most a maximum of them, and which of them make room for others.
 //!
 //! - [`activity`]: what one connection does. [`exchange`]: its requests and their bodies.
-//! - `choice`: which connections make room.
 //!
 //! The table is locked when a connection begins or ends, when connections or memory run out, and once a second;
 //! never for a request.
@@ -12,18 +11,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sluice_host::serve::choice::{Candidate, Harm, choose};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::clock;
 use crate::http2::CONNECTION_WINDOW;
 use crate::inbound::table::activity::{Activity, REQUEST_WEIGHT, Stage};
-use crate::inbound::table::choice::{Candidate, Harm, choose};
 use crate::memory::BUDGET;
 use crate::metrics::ended::EndReason;
 use crate::metrics::ended::EndedStreams;
 
 pub(crate) mod activity;
-mod choice;
 pub(crate) mod exchange;
 
 /// Interval at which connections are checked for timeouts.

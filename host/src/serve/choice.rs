@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// The harm that the end of a connection does, from the least to the most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Harm {
+pub enum Harm {
     /// No request yet: a silent socket, or the beginning of a head.
     New,
     /// Between two requests.
@@ -21,18 +21,22 @@ pub(super) enum Harm {
 
 /// A connection that can make room.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Candidate {
-    pub(super) index: usize,
-    pub(super) peer: IpAddr,
-    pub(super) harm: Harm,
+pub struct Candidate {
+    /// Its number, for who asks.
+    pub index: usize,
+    /// The address of its client.
+    pub peer: IpAddr,
+    /// The harm that its end does.
+    pub harm: Harm,
     /// Time since when it is in this state.
-    pub(super) since: u64,
+    pub since: u64,
 }
 
 /// Returns up to `count` of the candidates. `peers` are those of all connections. First go connections whose end
 /// does the least harm; of these the peers with by far the most connections, so that one address cannot evict all
 /// others; of these the longest idle ones. Behind an ingress everybody is one peer, and only the time counts.
-pub(super) fn choose(
+#[must_use]
+pub fn choose(
     mut candidates: Vec<Candidate>,
     peers: impl Iterator<Item = IpAddr>,
     count: usize,
@@ -50,7 +54,7 @@ pub(super) fn choose(
 }
 
 /// Returns the network that one client is assumed to own: an IPv4 address, or a /64 of IPv6.
-fn network(peer: IpAddr) -> IpAddr {
+pub(super) fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();

@@ -1,0 +1,509 @@
+//! The connections of a port: how many there are, how many of each peer, and how many bytes of requests they hold together. When places
+//! run out, those make room whose end does the least harm; when bytes do, those that send slowly, or hold the most.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::serve::choice::{Candidate, Harm, choose, network};
+
+/// Interval at which a connection without a place looks for one that others can make.
+const RETRY: Duration = Duration::from_millis(100);
+/// At most so many connections make room at once, and at most one of [`BATCH_FRACTION`].
+const MAX_BATCH: usize = 32;
+const BATCH_FRACTION: usize = 16;
+/// Times in microseconds after which a connection can make room: without a request, and with requests that are not complete, or answers
+/// that are not read to their end.
+const IDLE_AFTER: u64 = 200_000;
+const STALLED_AFTER: u64 = 2_000_000;
+const QUIET_AFTER: u64 = 3_000_000;
+/// Time in microseconds after which a request that is not complete is one that is sent slowly.
+const SLOW_AFTER: u64 = 1_000_000;
+
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+fn now() -> u64 {
+    u64::try_from(START.elapsed().as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The maxima of a port, or of several together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Maxima {
+    /// Connections.
+    pub connections: usize,
+    /// Connections of one peer: of an IPv4 address, or of a /64 of IPv6.
+    pub of_peer: usize,
+    /// Bytes of requests that are not complete, or not answered, together. The first 4 KiB of each request are free, and 16 KiB of what a
+    /// connection has not made into a request.
+    pub bytes: usize,
+}
+
+/// The reason why a connection ends for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum EndReason {
+    /// Another connection needs its place, and it has no request in flight.
+    EvictedIdle = 1,
+    /// Another connection needs its place, and its requests or answers make no progress.
+    EvictedStalled,
+    /// The bytes of requests have run out.
+    Memory,
+    /// Its peer has too many.
+    Peer,
+}
+
+impl EndReason {
+    const ALL: [Self; 4] = [Self::EvictedIdle, Self::EvictedStalled, Self::Memory, Self::Peer];
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::EvictedIdle => "evicted_idle",
+            Self::EvictedStalled => "evicted_stalled",
+            Self::Memory => "memory",
+            Self::Peer => "peer",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: &'static str,
+}
+
+/// What is counted of ports. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct PortMetrics {
+    /// Open connections.
+    pub connections: Gauge,
+    /// Panics that ended a request or a connection.
+    pub panics: Counter,
+    ended: Family<ReasonLabels, Counter>,
+    refused_bytes: Counter,
+}
+
+impl PortMetrics {
+    /// Creates the metrics, and registers them.
+    #[must_use]
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        for reason in EndReason::ALL {
+            let _ = metrics.ended.get_or_create(&ReasonLabels { reason: reason.label() });
+        }
+        registry.register(
+            "port_connections",
+            "Open connections of callers, of all ports together",
+            metrics.connections.clone(),
+        );
+        registry.register(
+            "port_connections_ended",
+            "Connections that ended so that others have room, by the reason: evicted_idle and evicted_stalled for their places, memory for \
+             the bytes of their requests, peer for other connections of their peer, also of those that found no place",
+            metrics.ended.clone(),
+        );
+        registry.register(
+            "port_requests_without_room",
+            "Requests that were refused because the bytes of requests have run out",
+            metrics.refused_bytes.clone(),
+        );
+        registry.register(
+            "panics",
+            "Requests and connections that ended by a defect",
+            metrics.panics.clone(),
+        );
+        metrics
+    }
+
+    /// Returns the same without the number of connections, for a port whose connections are not counted.
+    #[must_use]
+    pub fn uncounted(&self) -> Self {
+        Self { connections: Gauge::default(), ..self.clone() }
+    }
+
+    fn ended(&self, reason: EndReason) {
+        self.ended.get_or_create(&ReasonLabels { reason: reason.label() }).inc();
+    }
+}
+
+/// There is no room for the bytes of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("too many bytes of requests are waiting: send it again later")]
+pub struct NoRoom;
+
+/// What one connection does. Its tasks write it with plain stores; the table reads it when something runs out.
+#[derive(Debug)]
+pub(super) struct Connection {
+    table: Arc<Table>,
+    peer: IpAddr,
+    /// Requests whose bodies are not complete, that are answered, and whose answers are sent.
+    receiving: AtomicU32,
+    answering: AtomicU32,
+    sending: AtomicU32,
+    had_request: AtomicBool,
+    /// Time at which the newest request began, or the last one ended.
+    since: AtomicU64,
+    /// Bytes of its requests, without those that are free.
+    bytes: AtomicUsize,
+    /// Bytes that were received.
+    pub(super) received: AtomicUsize,
+    /// Changes whenever something that was received is handed over.
+    pub(super) handed_over: AtomicU32,
+    /// Whether it still has its place.
+    has_place: AtomicBool,
+    end: AtomicU8,
+    ended: Notify,
+    position: AtomicUsize,
+}
+
+/// The connections of a port, or of several.
+#[derive(Debug)]
+pub struct Table {
+    maxima: Maxima,
+    entries: Mutex<Entries>,
+    bytes: AtomicUsize,
+    left: Notify,
+    pub(super) metrics: PortMetrics,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    all: Vec<Arc<Connection>>,
+    /// Those that have a place, in all and by network.
+    places: usize,
+    of_peer: HashMap<IpAddr, usize>,
+}
+
+impl Entries {
+    fn take_place(&mut self, connection: &Connection) {
+        self.places += 1;
+        *self.of_peer.entry(network(connection.peer)).or_default() += 1;
+        connection.has_place.store(true, Relaxed);
+    }
+
+    fn give_place(&mut self, connection: &Connection) {
+        if !connection.has_place.swap(false, Relaxed) {
+            return;
+        }
+        self.places -= 1;
+        let network = network(connection.peer);
+        if let Some(count) = self.of_peer.get_mut(&network) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_peer.remove(&network);
+            }
+        }
+    }
+
+    /// Makes up to `batch` connections give their places, of one network or of all. Reports whether any has.
+    fn evict(&mut self, of: Option<IpAddr>, batch: usize, metrics: &PortMetrics) -> bool {
+        let now = now();
+        let with_place = || self.all.iter().enumerate().filter(|(_, one)| one.has_place.load(Relaxed));
+        let candidates = with_place()
+            .filter(|(_, one)| of.is_none_or(|of| network(one.peer) == of))
+            // Of its own, a peer may lose those that have just begun.
+            .filter_map(|(index, one)| one.candidate(index, now, if of.is_some() { 0 } else { IDLE_AFTER }));
+        let chosen = choose(candidates.collect(), with_place().map(|(_, one)| one.peer), batch);
+        let mut has_evicted = false;
+        for index in chosen {
+            let one = self.all[index].clone();
+            let reason = match (of, one.is_busy()) {
+                (Some(_), _) => EndReason::Peer,
+                (None, true) => EndReason::EvictedStalled,
+                (None, false) => EndReason::EvictedIdle,
+            };
+            if one.end(reason) {
+                metrics.ended(reason);
+                self.give_place(&one);
+                has_evicted = true;
+            }
+        }
+        has_evicted
+    }
+
+    /// Ends the connection whose requests occupy the most bytes: of those that send slowly, if there are any, and of the peer that has
+    /// the most. Returns the number of bytes, or `None` if it is `of` itself, or there is none.
+    fn shed(&self, of: &Arc<Connection>) -> Option<usize> {
+        let before = now().saturating_sub(SLOW_AFTER);
+        let mut by_peer = HashMap::<(bool, IpAddr), usize>::new();
+        let holding = || {
+            let incomplete =
+                self.all.iter().filter(|one| one.end.load(Relaxed) == 0 && one.holds_incomplete());
+            incomplete.map(|one| ((one.since.load(Relaxed) <= before, network(one.peer)), one))
+        };
+        for (key, one) in holding() {
+            *by_peer.entry(key).or_default() += one.bytes.load(Relaxed);
+        }
+        let (first, _) = by_peer.into_iter().max_by_key(|((is_slow, _), bytes)| (*is_slow, *bytes))?;
+        let heaviest = holding().filter(|(key, _)| *key == first).map(|(_, one)| one);
+        let heaviest = heaviest.max_by_key(|one| one.bytes.load(Relaxed))?;
+        (!Arc::ptr_eq(heaviest, of) && heaviest.end(EndReason::Memory))
+            .then(|| heaviest.bytes.swap(0, Relaxed))
+    }
+}
+
+impl Table {
+    /// Creates the table of a port, or of several that share it.
+    #[must_use]
+    pub fn new(maxima: Maxima, metrics: PortMetrics) -> Arc<Self> {
+        let entries = Mutex::default();
+        Arc::new(Self { maxima, entries, bytes: AtomicUsize::new(0), left: Notify::new(), metrics })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a place. If there is none, others make room. `None` if the peer has as many as it may have, and all of them are busy.
+    pub(super) async fn place(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
+        let batch = |max: usize| (max / BATCH_FRACTION).clamp(1, MAX_BATCH);
+        loop {
+            {
+                let mut entries = self.lock();
+                let network = network(peer);
+                let own = entries.of_peer.get(&network).copied().unwrap_or_default();
+                if own >= self.maxima.of_peer
+                    && !entries.evict(Some(network), batch(self.maxima.of_peer), &self.metrics)
+                {
+                    self.metrics.ended(EndReason::Peer);
+                    return None;
+                }
+                if entries.places < self.maxima.connections
+                    || entries.evict(None, batch(self.maxima.connections), &self.metrics)
+                {
+                    return Some(self.add(&mut entries, peer));
+                }
+            }
+            let _ = tokio::time::timeout(RETRY, self.left.notified()).await;
+        }
+    }
+
+    fn add(self: &Arc<Self>, entries: &mut Entries, peer: IpAddr) -> Place {
+        let connection = Arc::new(Connection {
+            table: self.clone(),
+            peer,
+            receiving: AtomicU32::new(0),
+            answering: AtomicU32::new(0),
+            sending: AtomicU32::new(0),
+            had_request: AtomicBool::new(false),
+            since: AtomicU64::new(now()),
+            bytes: AtomicUsize::new(0),
+            received: AtomicUsize::new(0),
+            handed_over: AtomicU32::new(0),
+            has_place: AtomicBool::new(false),
+            end: AtomicU8::new(0),
+            ended: Notify::new(),
+            position: AtomicUsize::new(entries.all.len()),
+        });
+        entries.take_place(&connection);
+        entries.all.push(connection.clone());
+        self.metrics.connections.inc();
+        Place(connection)
+    }
+}
+
+/// The right to be one of the connections. It ends with the connection.
+#[derive(Debug)]
+pub(super) struct Place(pub(super) Arc<Connection>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let table = &self.0.table;
+        let mut entries = table.lock();
+        entries.give_place(&self.0);
+        let position = self.0.position.load(Relaxed);
+        entries.all.swap_remove(position);
+        if let Some(moved) = entries.all.get(position) {
+            moved.position.store(position, Relaxed);
+        }
+        drop(entries);
+        table.metrics.connections.dec();
+        table.left.notify_one();
+    }
+}
+
+impl Connection {
+    /// Reports whether a request is in flight.
+    fn is_busy(&self) -> bool {
+        [&self.receiving, &self.answering, &self.sending].iter().any(|count| count.load(Relaxed) > 0)
+    }
+
+    /// Reports whether it holds bytes of what is not complete. What is complete is answered soon.
+    fn holds_incomplete(&self) -> bool {
+        self.bytes.load(Relaxed) > 0
+            && (self.receiving.load(Relaxed) > 0 || self.answering.load(Relaxed) == 0)
+    }
+
+    /// Returns the connection as one that can make room, if it can.
+    fn candidate(&self, index: usize, now: u64, idle_after: u64) -> Option<Candidate> {
+        if self.end.load(Relaxed) != 0 || self.answering.load(Relaxed) > 0 {
+            return None;
+        }
+        let (harm, after) = if self.receiving.load(Relaxed) > 0 {
+            (Harm::Stalled, STALLED_AFTER)
+        } else if self.sending.load(Relaxed) > 0 {
+            (Harm::Quiet, QUIET_AFTER)
+        } else if self.had_request.load(Relaxed) {
+            (Harm::Idle, idle_after)
+        } else {
+            (Harm::New, idle_after)
+        };
+        let since = self.since.load(Relaxed);
+        (now.saturating_sub(since) >= after).then_some(Candidate { index, peer: self.peer, harm, since })
+    }
+
+    fn end(&self, reason: EndReason) -> bool {
+        let first = self.end.compare_exchange(0, reason as u8, Relaxed, Relaxed).is_ok();
+        if first {
+            self.ended.notify_one();
+        }
+        first
+    }
+
+    /// Waits until the connection must end for others. A request that has arrived in the meantime spares an idle one.
+    pub(super) async fn ended(&self) {
+        loop {
+            self.ended.notified().await;
+            let end = self.end.load(Relaxed);
+            let is_idle = end == EndReason::EvictedIdle as u8 || end == EndReason::Peer as u8;
+            if !(is_idle && self.is_busy()) {
+                return;
+            }
+            self.end.store(0, Relaxed);
+            self.table.lock().take_place(self);
+        }
+    }
+
+    /// Takes room for bytes.
+    pub(super) fn take(self: &Arc<Self>, bytes: usize) -> Result<(), NoRoom> {
+        let table = &self.table;
+        let mut used = table.bytes.fetch_add(bytes, Relaxed) + bytes;
+        self.bytes.fetch_add(bytes, Relaxed);
+        while used > table.maxima.bytes {
+            let Some(freed) = table.lock().shed(self) else {
+                self.release(bytes);
+                table.metrics.refused_bytes.inc();
+                return Err(NoRoom);
+            };
+            table.metrics.ended(EndReason::Memory);
+            used = table.bytes.fetch_sub(freed, Relaxed) - freed;
+        }
+        Ok(())
+    }
+
+    /// Gives room back, unless the connection has given way already.
+    pub(super) fn release(&self, bytes: usize) {
+        if bytes > 0 {
+            let before = self.bytes.fetch_update(Relaxed, Relaxed, |held| Some(held.saturating_sub(bytes)));
+            let held = before.unwrap_or_else(|held| held);
+            self.table.bytes.fetch_sub(held.min(bytes), Relaxed);
+        }
+    }
+}
+
+/// Where a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Phase {
+    Receiving,
+    Answering,
+    Sending,
+}
+
+/// A request in flight, from its head to the end of its answer.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    connection: Arc<Connection>,
+    phase: AtomicU8,
+    bytes: AtomicUsize,
+}
+
+impl Exchange {
+    /// Begins with a head that has so many bytes above those that are free.
+    pub(super) fn begin(
+        connection: &Arc<Connection>,
+        is_complete: bool,
+        bytes: usize,
+    ) -> (Self, Result<(), NoRoom>) {
+        let phase = if is_complete { Phase::Answering } else { Phase::Receiving };
+        let exchange = Self {
+            connection: connection.clone(),
+            phase: AtomicU8::new(phase as u8),
+            bytes: AtomicUsize::new(0),
+        };
+        connection.handed_over.fetch_add(1, Relaxed);
+        connection.count(phase as u8).fetch_add(1, Relaxed);
+        connection.had_request.store(true, Relaxed);
+        connection.since.store(now(), Relaxed);
+        let taken = exchange.take(bytes);
+        (exchange, taken)
+    }
+
+    /// Takes room for bytes of the request.
+    pub(super) fn take(&self, bytes: usize) -> Result<(), NoRoom> {
+        if bytes > 0 {
+            self.connection.take(bytes)?;
+            self.bytes.fetch_add(bytes, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Counts a panic of what answers it.
+    pub(super) fn note_panic(&self) {
+        self.connection.table.metrics.panics.inc();
+    }
+
+    /// Notes that bytes of the body were handed over.
+    pub(super) fn hand_over(&self) {
+        self.connection.handed_over.fetch_add(1, Relaxed);
+    }
+
+    /// Notes that the request is complete, or nobody wants the rest.
+    pub(super) fn complete(&self) {
+        self.go_on(Phase::Receiving, Phase::Answering);
+    }
+
+    /// Notes that the answer is being sent.
+    pub(super) fn send(&self) {
+        self.go_on(Phase::Answering, Phase::Sending);
+    }
+
+    fn go_on(&self, from: Phase, to: Phase) {
+        if self.phase.compare_exchange(from as u8, to as u8, Relaxed, Relaxed).is_ok() {
+            self.connection.count(from as u8).fetch_sub(1, Relaxed);
+            self.connection.count(to as u8).fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let connection = &self.connection;
+        connection.count(self.phase.load(Relaxed)).fetch_sub(1, Relaxed);
+        connection.release(self.bytes.load(Relaxed));
+        if !connection.is_busy() {
+            connection.since.store(now(), Relaxed);
+        }
+    }
+}
+
+impl Connection {
+    fn count(&self, phase: u8) -> &AtomicU32 {
+        match phase {
+            phase if phase == Phase::Receiving as u8 => &self.receiving,
+            phase if phase == Phase::Answering as u8 => &self.answering,
+            _ => &self.sending,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! The ports of callers, which speak HTTP and gRPC: the doors `rls` and `checks`, the health of the service, and what it tells about its
+//! methods. And the ports of pages.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use http::{HeaderMap, Request, Response, StatusCode};
+use rustls::pki_types::CertificateDer;
+use sluice_host::capacity;
+use sluice_host::drain::DrainWatch;
+use sluice_host::serve::table::{Maxima, PortMetrics, Table};
+use sluice_host::serve::{Answer, ConnectionAge, Failure, Port, Received, Routes, Times};
+use tonic::Status;
+use tower::ServiceExt as _;
+
+use crate::callers::names_of;
+use crate::checks::problem;
+use crate::grpc::{SHOULD_RATE_LIMIT, ShouldRateLimit};
+use crate::tls::Certificates;
+
+/// Largest head of a call, in bytes. Envoy copies headers of its client into it, such as `tracestate`, and lets requests pass whose
+/// call fails: this is more than a gateway accepts of a client.
+const MAX_HEAD: u32 = 8 << 20;
+/// Bytes of heads and bodies that all callers may have waiting together.
+const MAX_BYTES: usize = 32 << 20;
+/// Time in which a client must send a head of HTTP/1, also the next one of a connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time in which it must send a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Most connections of a port of pages: more than kubelet, several Prometheus servers and those who ask by JSON use. And the bytes of
+/// their requests.
+const MAX_PAGE_CONNECTIONS: usize = 256;
+const MAX_PAGE_BYTES: usize = 8 << 20;
+/// Largest head, and the time for it, of a request for a page.
+const MAX_PAGE_HEAD: u32 = 16 << 10;
+const PAGE_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What is known of whoever sends the requests of a connection.
+#[derive(Debug, Clone)]
+pub(crate) struct Sender {
+    /// Names in its certificate, if callers are checked.
+    pub(crate) names: Arc<[String]>,
+    /// Its address.
+    pub(crate) address: IpAddr,
+}
+
+impl Sender {
+    /// Somebody in this process.
+    pub(crate) fn local() -> Self {
+        Self { names: Arc::default(), address: std::net::Ipv4Addr::LOCALHOST.into() }
+    }
+}
+
+/// What answers on a connection of a caller.
+#[derive(Debug, Clone)]
+pub(crate) struct Door {
+    shared: Arc<Shared>,
+    sender: Sender,
+}
+
+#[derive(Debug)]
+struct Shared {
+    routes: Router,
+    rls: ShouldRateLimit,
+    certificates: Option<Certificates>,
+    /// Whether the names of certificates are looked at.
+    has_callers: bool,
+}
+
+impl Door {
+    pub(crate) fn new(
+        routes: Router,
+        rls: ShouldRateLimit,
+        certificates: Option<Certificates>,
+        has_callers: bool,
+    ) -> Self {
+        Self { shared: Arc::new(Shared { routes, rls, certificates, has_callers }), sender: Sender::local() }
+    }
+
+    /// Returns the port of this door, whose callers have `first` to begin.
+    pub(crate) fn port(
+        self,
+        table: Arc<Table>,
+        first: Duration,
+        age: ConnectionAge,
+        drain: DrainWatch,
+    ) -> Port<Self> {
+        let tls = self.shared.certificates.as_ref().map(Certificates::tls);
+        let times = Times { first, head: HEAD_TIMEOUT, body: BODY_TIMEOUT };
+        Port { answer: self, table, times, age, max_head: MAX_HEAD, tls, drain }
+    }
+}
+
+impl Answer for Door {
+    type Body = Body;
+
+    fn of_connection(&self, peer: SocketAddr, certificate: Option<&CertificateDer<'_>>) -> Option<Self> {
+        let Shared { certificates, has_callers, .. } = &*self.shared;
+        if certificates.as_ref().is_some_and(|certificates| !certificates.accepts(certificate)) {
+            return None;
+        }
+        let names = certificate.filter(|_| *has_callers).map(names_of).unwrap_or_default();
+        let sender = Sender { names: names.into(), address: peer.ip().to_canonical() };
+        Some(Self { shared: self.shared.clone(), sender })
+    }
+
+    async fn answer(self, mut request: Request<Received>) -> Response<Body> {
+        let Self { shared, sender } = self;
+        if request.uri().path() == SHOULD_RATE_LIMIT {
+            // Not by the router, which costs a part of what a question does.
+            return shared.rls.clone().answer(request, sender).await.map(Body::new);
+        }
+        request.extensions_mut().insert(sender);
+        match shared.routes.clone().oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
+
+    fn failed(&self, failure: Failure, is_grpc: bool) -> Response<Body> {
+        match (failure, is_grpc) {
+            (Failure::Panicked, true) => Status::internal("a defect of the service").into_http(),
+            (Failure::NoRoom, true) => Status::resource_exhausted(NO_ROOM).into_http(),
+            (Failure::Panicked, false) => {
+                problem(StatusCode::INTERNAL_SERVER_ERROR, "this is a defect of the service")
+            }
+            (Failure::NoRoom, false) => problem(StatusCode::SERVICE_UNAVAILABLE, NO_ROOM),
+        }
+    }
+}
+
+/// What is said of a request for whose bytes there is no room.
+pub(crate) const NO_ROOM: &str = "too many long requests are not complete yet: try again";
+
+/// Returns the table of the ports of callers, with at most so many connections.
+pub(crate) fn table(connections: usize, metrics: &PortMetrics) -> Arc<Table> {
+    // One address may be all gateways behind a proxy, or one that floods: it leaves a part to others.
+    let of_peer = capacity::of_peer(connections);
+    Table::new(Maxima { connections, of_peer, bytes: MAX_BYTES }, metrics.clone())
+}
+
+/// Returns a port of pages, which is served until the end of the process.
+pub(crate) fn page_port(pages: Router, metrics: &PortMetrics, drain: DrainWatch) -> Port<Routes<Router>> {
+    let connections = MAX_PAGE_CONNECTIONS;
+    let maxima = Maxima { connections, of_peer: capacity::of_peer(connections), bytes: MAX_PAGE_BYTES };
+    Port {
+        answer: Routes::new(pages),
+        table: Table::new(maxima, metrics.uncounted()),
+        times: Times { first: PAGE_HEAD_TIMEOUT, head: PAGE_HEAD_TIMEOUT, body: BODY_TIMEOUT },
+        age: ConnectionAge { max: None, grace: Some(Duration::ZERO) },
+        max_head: MAX_PAGE_HEAD,
+        tls: None,
+        drain,
+    }
+}
+
+/// Refuses what a page in a browser sends: it may be any page that somebody on this machine looks at.
+pub(crate) async fn refuse_browsers(
+    headers: HeaderMap,
+    request: axum::extract::Request,
+    next: axum::middleware::Next,
+) -> Response<Body> {
+    let is_of_page = |site: &http::HeaderValue| site != "none";
+    if headers.contains_key(http::header::ORIGIN) || headers.get("sec-fetch-site").is_some_and(is_of_page) {
+        return problem(
+            StatusCode::FORBIDDEN,
+            "web pages may not ask: ask from a program, without the header origin",
+        );
+    }
+    next.run(request).await
+}
