@@ -30,8 +30,6 @@ pub use crate::question::{CurrentLimit, Outcome, Status};
 pub struct Check<'a> {
     /// Whether costs are charged, reserved or only compared.
     pub how: How,
-    /// The longest time that all calls to the store may take together.
-    pub budget: Duration,
     /// Headers of the call, which may name its trace.
     pub headers: &'a HeaderMap,
 }
@@ -474,8 +472,14 @@ impl<'a> PreparedCheck<'a> {
         Ok(())
     }
 
-    /// Makes the check.
-    pub async fn decide(self, engine: &Engine) -> CheckAnswer {
+    /// Returns the number of limits that it is about.
+    #[must_use]
+    pub fn limits(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Makes the check. All calls to the store may take `budget` together.
+    pub async fn decide(self, engine: &Engine, budget: Duration) -> CheckAnswer {
         let Self { snapshot, check, groups, places, uncounted, costs, capacities, clients, lasts } = self;
         let mut findings = Findings::new(places.len());
         let client = |position: usize| -> Arc<str> {
@@ -490,7 +494,7 @@ impl<'a> PreparedCheck<'a> {
             marks: false,
             number: groups.number,
         };
-        asking.decide(groups, check.budget, &mut findings).await;
+        asking.decide(groups, budget, &mut findings).await;
         for (at, status) in uncounted {
             findings.statuses[at] = status;
         }

@@ -10,6 +10,7 @@ use sluice_service::compat::compile::{AlgorithmName, CompileOptions};
 use sluice_service::compat::config::DomainConfig;
 use sluice_service::messages::{OK, OVER_LIMIT, RateLimitRequest};
 use sluice_service::run::Loader;
+use sluice_service::work::Whose;
 use sluice_service::{Options, Service};
 use tokio::runtime::Runtime;
 
@@ -77,7 +78,9 @@ fn check(bytes: &[u8]) {
     let Ok(request) = RateLimitRequest::decode(bytes) else { return };
     let (runtime, service) = service();
     let door = Arc::clone(service.door());
-    let Ok(response) = runtime.block_on(door.answer(&request, &HeaderMap::new(), None)) else { return };
+    let Ok(response) = runtime.block_on(door.answer(&request, &HeaderMap::new(), Whose::LOCAL, None)) else {
+        return;
+    };
     assert_eq!(response.statuses.len(), request.descriptors.len());
     let denies = response.statuses.iter().any(|status| status.code == OVER_LIMIT);
     assert_eq!(response.overall_code, if denies { OVER_LIMIT } else { OK }, "{response:?}");

@@ -138,6 +138,7 @@ impl Default for Metrics {
         );
         Self {
             registry,
+            ports,
             admission,
             events,
             denied,

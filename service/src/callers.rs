@@ -259,17 +259,17 @@ impl Callers {
         }
     }
 
-    /// Checks that a caller may ask about a domain. `names` are those of its certificate; `headers` may have its token.
+    /// Checks that a caller may ask about a domain, and returns it. `names` are those of its certificate; `headers` may have its token.
     pub(crate) fn check(
         &self,
         names: &[String],
         headers: &HeaderMap,
         domain: &[u8],
-    ) -> Result<(), NotPermitted> {
+    ) -> Result<Arc<Caller>, NotPermitted> {
         let caller = self.identify(names, headers)?;
         if caller.config.permits(domain) {
             caller.asked.fetch_add(1, Ordering::Relaxed);
-            return Ok(());
+            return Ok(caller);
         }
         caller.refused.fetch_add(1, Ordering::Relaxed);
         let domain = String::from_utf8_lossy(domain).chars().take(MAX_TEXT).collect();

@@ -46,6 +46,7 @@ use crate::checks::request::ReadRequest;
 use crate::door::{NO_ROOM, Sender};
 use crate::grpc;
 use crate::metrics::Metrics;
+use crate::work::Whose;
 
 const CHECK: &str = "/v1/check";
 const SETTLE: &str = "/v1/settle";
@@ -62,7 +63,7 @@ const MAX_CHECKS: usize = 100;
 const MAX_VALUE: usize = 4096;
 /// Longest time for which a reservation can be settled, in seconds.
 const MAX_RESERVED_SECONDS: u64 = 86_400;
-/// The longest time that all calls to the store for a question may take. Each takes at most the latency budget.
+/// The longest time that a check waits for its turn, and all its calls to the store. Each takes at most the latency budget.
 const BUDGET: Duration = Duration::from_secs(2);
 
 /// The door.
@@ -116,7 +117,7 @@ impl Checks {
     ) -> Result<Answered, Problem> {
         let Some(checks) = &body.checks else {
             let prepared = self.prepare(body, headers, asker)?;
-            return Ok(Answered::One(answer_body(prepared.decide(&self.engine).await)));
+            return Ok(Answered::One(answer_body(self.decide(prepared, asker.whose()).await)));
         };
         if body.has_own_fields() {
             let detail = "`checks` stands alone: move the other fields into the checks";
@@ -136,8 +137,14 @@ impl Checks {
             let prepared = self.prepare(one, headers, asker);
             all.push(prepared.map_err(|problem| problem.within(&format!("/checks/{n}")))?);
         }
-        let answers = join_all(all.into_iter().map(|one| one.decide(&self.engine))).await;
+        let answers = join_all(all.into_iter().map(|one| self.decide(one, asker.whose()))).await;
         Ok(Answered::Many(BatchAnswerBody { results: answers.into_iter().map(answer_body).collect() }))
+    }
+
+    /// Makes a check when it is its turn.
+    async fn decide(&self, check: PreparedCheck<'_>, whose: Whose) -> CheckAnswer {
+        let (_turn, left) = self.metrics.work.turn(whose, check.limits(), BUDGET).await;
+        check.decide(&self.engine, left).await
     }
 
     /// Finds the counters of a check.
@@ -147,7 +154,7 @@ impl Checks {
         headers: &'a HeaderMap,
         asker: &Asker<'_>,
     ) -> Result<PreparedCheck<'a>, Problem> {
-        let check = Check { how: body.how()?, budget: BUDGET, headers };
+        let check = Check { how: body.how()?, headers };
         match &body.request {
             Some(request) => self.prepare_request(body, check, asker, request),
             None => self.prepare_limits(body, check, asker),
@@ -272,7 +279,7 @@ async fn check(
     body: Body,
 ) -> Response {
     let arrived = Instant::now();
-    let asker = match Asker::identify(door.callers.as_ref(), &sender.names, &headers) {
+    let asker = match Asker::identify(door.callers.as_ref(), &sender, &headers) {
         Ok(asker) => asker,
         Err(problem) => return door.refuse(problem, body).await,
     };
@@ -322,7 +329,7 @@ async fn settle(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let asker = match Asker::identify(door.callers.as_ref(), &sender.names, &headers) {
+    let asker = match Asker::identify(door.callers.as_ref(), &sender, &headers) {
         Ok(asker) => asker,
         Err(problem) => return door.refuse(problem, body).await,
     };

@@ -1,7 +1,7 @@
 //! The ports of callers, which speak HTTP and gRPC: the doors `rls` and `checks`, the health of the service, and what it tells about its
 //! methods. And the ports of pages.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use rustls::pki_types::CertificateDer;
 use sluice_host::capacity;
 use sluice_host::drain::DrainWatch;
 use sluice_host::serve::table::{Maxima, PortMetrics, Table};
-use sluice_host::serve::{Answer, ConnectionAge, Failure, Port, Received, Routes, Times};
+use sluice_host::serve::{Answer, ConnectionAge, Failure, Peer, Port, Received, Routes, Times};
 use tonic::Status;
 use tower::ServiceExt as _;
 
@@ -44,13 +44,13 @@ pub(crate) struct Sender {
     /// Names in its certificate, if callers are checked.
     pub(crate) names: Arc<[String]>,
     /// Its address.
-    pub(crate) address: IpAddr,
+    pub(crate) peer: SocketAddr,
 }
 
 impl Sender {
     /// Somebody in this process.
     pub(crate) fn local() -> Self {
-        Self { names: Arc::default(), address: std::net::Ipv4Addr::LOCALHOST.into() }
+        Self { names: Arc::default(), peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) }
     }
 }
 
@@ -103,7 +103,7 @@ impl Answer for Door {
             return None;
         }
         let names = certificate.filter(|_| *has_callers).map(names_of).unwrap_or_default();
-        let sender = Sender { names: names.into(), address: peer.ip().to_canonical() };
+        let sender = Sender { names: names.into(), peer };
         Some(Self { shared: self.shared.clone(), sender })
     }
 
@@ -113,6 +113,7 @@ impl Answer for Door {
             // Not by the router, which costs a part of what a question does.
             return shared.rls.clone().answer(request, sender).await.map(Body::new);
         }
+        request.extensions_mut().insert(Peer(sender.peer));
         request.extensions_mut().insert(sender);
         match shared.routes.clone().oneshot(request).await {
             Ok(response) => response,

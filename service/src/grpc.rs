@@ -19,6 +19,7 @@ use crate::door::{NO_ROOM, Sender};
 use crate::messages::{RateLimitRequest, RateLimitResponse};
 use crate::reflection::definitions;
 use crate::rls::Rls;
+use crate::work::Whose;
 
 /// The method of the door `rls`.
 pub(crate) const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -90,9 +91,9 @@ impl UnaryService<RateLimitRequest> for Call {
         Box::pin(async move {
             let (metadata, _, question) = request.into_parts();
             let headers = metadata.into_headers();
-            if let Some(callers) = callers {
+            let caller = if let Some(callers) = callers {
                 let checked = callers.check(&sender.names, &headers, &question.domain);
-                checked.map_err(|refused| {
+                let caller = checked.map_err(|refused| {
                     rls.metrics.refuse();
                     match refused {
                         NotPermitted::Unidentified | NotPermitted::Token => {
@@ -104,9 +105,13 @@ impl UnaryService<RateLimitRequest> for Call {
                         | NotPermitted::Namespace { .. } => Status::permission_denied(refused.to_string()),
                     }
                 })?;
-            }
+                Some(caller)
+            } else {
+                None
+            };
+            let whose = Whose::of(caller.as_ref(), sender.peer.ip());
             let mut span = tracer.and_then(|tracer| tracer.call(&headers, &SHOULD_RATE_LIMIT[1..]));
-            let answer = rls.answer(&question, &headers, span.as_deref_mut()).await;
+            let answer = rls.answer(&question, &headers, whose, span.as_deref_mut()).await;
             // The code is ratelimit's.
             answer.map(tonic::Response::new).map_err(|error| Status::new(Code::Unknown, error.to_string()))
         })

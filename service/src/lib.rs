@@ -4,7 +4,7 @@
 //! - [`service`]: starts and ends all of it. `door`: what its ports answer, which [`sluice_host::serve`] serves.
 //! - [`callers`]: who may ask. [`tls`]: certificates. `grpc`: the methods that can be called; `reflection` describes them.
 //! - [`rls`]: the door for Envoy's global rate limiting. [`sluice_engine`] decides. [`messages`]: what is sent.
-//! - [`checks`]: the door for applications.
+//! - [`checks`]: the door for applications. [`work`]: whose questions are next.
 //! - `health`: whether it has rules. `metrics`: counters of questions. `pages`: probes, metrics and what ratelimit has; `json`: questions
 //!   and answers there.
 //!
@@ -28,6 +28,7 @@ pub mod run;
 pub mod service;
 pub mod tls;
 pub mod verify;
+pub mod work;
 
 pub use service::{Options, Publication, Service, StartError};
 pub use sluice_host::serve::ConnectionAge;

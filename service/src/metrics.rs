@@ -11,6 +11,8 @@ use prometheus_client::registry::Registry;
 use sluice_engine::descriptors::Answer;
 use sluice_host::serve::table::PortMetrics;
 
+use crate::work::Work;
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct BuildLabels {
     version: &'static str,
@@ -50,6 +52,8 @@ pub(crate) struct Metrics {
     pub(crate) check_latency: Histogram,
     /// Time from a question to its answer.
     pub(crate) latency: Histogram,
+    /// The questions that wait.
+    pub(crate) work: Work,
     /// Those of the ports of callers.
     pub(crate) ports: PortMetrics,
     registry: Arc<Registry>,
@@ -116,6 +120,7 @@ impl Metrics {
              expired; without_hits, for reports of gateways that do not say what was used, so that they stay",
             reservations.clone(),
         );
+        let work = Work::register(&mut registry);
         let ports = PortMetrics::register(&mut registry);
         let answer = |answer| answers.get_or_create_owned(&AnswerLabels { answer });
         let check = |answer| checks.get_or_create_owned(&AnswerLabels { answer });
@@ -133,6 +138,7 @@ impl Metrics {
             reservations: [event("made"), event("settled"), event("not_found"), event("without_hits")],
             check_latency,
             latency,
+            work,
             ports,
             registry: Arc::new(registry),
         }

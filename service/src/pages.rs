@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Request, StatusCode, Uri};
 use http_body_util::Empty;
@@ -15,6 +15,7 @@ use sluice_config::client_pages::CALLERS;
 use sluice_config::exposition::ExpositionFormat;
 use sluice_engine::{Engine, Page};
 use sluice_host::drain::DrainWatch;
+use sluice_host::serve::Peer;
 
 use crate::callers::Callers;
 use crate::health::Health;
@@ -22,6 +23,7 @@ use crate::json::{JsonAnswer, JsonQuestion};
 use crate::messages::OVER_LIMIT;
 use crate::metrics::Metrics;
 use crate::rls::Rls;
+use crate::work::Whose;
 
 /// Longest body of a request to a page, in bytes.
 const MAX_BODY: usize = 1 << 20;
@@ -130,14 +132,20 @@ async fn clients(State(pages): State<Pages>, uri: Uri, question: Bytes) -> Respo
 }
 
 /// Answers a question in JSON.
-async fn json(State(pages): State<Pages>, headers: HeaderMap, body: Bytes) -> Response {
+async fn json(
+    State(pages): State<Pages>,
+    peer: Option<Extension<Peer>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let whose = peer.map_or(Whose::LOCAL, |Extension(Peer(peer))| Whose::of(None, peer.ip()));
     let refused = |reason: String| (StatusCode::BAD_REQUEST, reason + "\n").into_response();
     let question = serde_json::from_slice::<JsonQuestion>(&body).map_err(|error| error.to_string());
     let request = match question.and_then(JsonQuestion::into_request) {
         Ok(request) => request,
         Err(error) => return refused(error),
     };
-    match pages.rls.answer(&request, &headers, None).await {
+    match pages.rls.answer(&request, &headers, whose, None).await {
         Ok(response) => {
             let is_over = response.overall_code == OVER_LIMIT;
             let status = if is_over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };

@@ -21,6 +21,7 @@ use crate::messages::{
     RateLimitResponse,
 };
 use crate::metrics::Metrics;
+use crate::work::Whose;
 
 /// Time for the store where the caller names no deadline: Envoy waits for 20 ms by default, and does not say so.
 const DEFAULT_BUDGET: Duration = Duration::from_millis(15);
@@ -80,10 +81,11 @@ impl Rls {
         &self,
         request: &RateLimitRequest,
         headers: &HeaderMap,
+        whose: Whose,
         span: Option<&mut RequestSpan>,
     ) -> Result<RateLimitResponse, RlsError> {
         let arrived = Instant::now();
-        let result = self.decide(request, headers).await;
+        let result = self.decide(request, headers, whose).await;
         self.metrics.latency.observe(arrived.elapsed().as_secs_f64());
         let is_over = |response: &RateLimitResponse| response.overall_code == OVER_LIMIT;
         match &result {
@@ -119,6 +121,7 @@ impl Rls {
         &self,
         request: &RateLimitRequest,
         headers: &HeaderMap,
+        whose: Whose,
     ) -> Result<(RateLimitResponse, Answer), RlsError> {
         if request.domain.is_empty() {
             return Err(RlsError::NoDomain);
@@ -129,10 +132,11 @@ impl Rls {
         if request.descriptors.len() > MAX_DESCRIPTORS {
             return Err(RlsError::TooManyDescriptors);
         }
+        let (_turn, budget) = self.metrics.work.turn(whose, request.descriptors.len(), budget(headers)).await;
         let question = Question {
             domain: &request.domain,
             descriptors: request.descriptors.iter().map(|one| descriptor(one, request.hits_addend)).collect(),
-            budget: budget(headers),
+            budget,
             is_shadow: self.options.shadow || self.options.quota,
             headers,
         };

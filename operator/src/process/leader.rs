@@ -26,8 +26,8 @@ use crate::leadership::endpoint::ControlService;
 use crate::leadership::lease::Leadership;
 use crate::metrics::Metrics;
 use crate::object_key::PolicyKey;
-use crate::process::control_port;
 use crate::process::hand_over::hand_over;
+use crate::process::ports;
 use crate::queue::Queue;
 use crate::reconcile::concerned::concerned;
 use crate::reconcile::context::{Context, Home, Injection, Listed};
@@ -163,7 +163,7 @@ impl Leader {
             self.args.service(),
         );
         let tls = self.certificates.tls.clone();
-        let control_port = control_port::serve(
+        let control_port = ports::serve_control(
             bind(self.args.control_listen, "--control-listen", 1)?.remove(0),
             tls,
             self.handle.clone(),

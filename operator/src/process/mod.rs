@@ -4,11 +4,11 @@
 //! - [`leader`]: serves sidecars and reconciles policies while the lease is held.
 //! - `hand_over`: gives the sidecars to the next leader.
 //! - [`verify`]: verifies an installation, in place of running the operator.
-//! - [`control_port`]: the connections of sidecars. [`admin`]: probes and metrics.
+//! - `ports`: the ports, and what they bound. [`admin`]: probes and metrics.
 
 pub mod admin;
-mod control_port;
 mod hand_over;
 pub mod leader;
+mod ports;
 pub mod run;
 pub mod verify;

@@ -7,9 +7,12 @@ use sluice_engine::checks::CheckError;
 
 use crate::callers::{Caller, Callers, NotPermitted};
 use crate::checks::problem::Problem;
+use crate::door::Sender;
+use crate::work::Whose;
 
 /// Who asks. It is identified once for all checks of a body.
 pub(super) struct Asker<'a> {
+    whose: Whose,
     /// The caller with all that there are, if callers are checked.
     known: Option<(&'a Callers, Arc<Caller>)>,
 }
@@ -18,12 +21,19 @@ impl<'a> Asker<'a> {
     /// Identifies a caller. Nobody else learns anything.
     pub(super) fn identify(
         callers: Option<&'a Callers>,
-        names: &[String],
+        sender: &Sender,
         headers: &HeaderMap,
     ) -> Result<Self, Problem> {
-        let Some(callers) = callers else { return Ok(Self { known: None }) };
-        let caller = callers.identify(names, headers).map_err(|refused| of_refusal(&refused))?;
-        Ok(Self { known: Some((callers, caller)) })
+        let Some(callers) = callers else {
+            return Ok(Self { whose: Whose::of(None, sender.peer.ip()), known: None });
+        };
+        let caller = callers.identify(&sender.names, headers).map_err(|refused| of_refusal(&refused))?;
+        Ok(Self { whose: Whose::of(Some(&caller), sender.peer.ip()), known: Some((callers, caller)) })
+    }
+
+    /// Returns whose questions these are.
+    pub(super) fn whose(&self) -> Whose {
+        self.whose
     }
 
     /// Reports whether the caller may name a namespace.

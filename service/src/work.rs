@@ -1,0 +1,91 @@
+//! Whose questions are decided next: those of each caller wait for each other, and not for those of one that floods.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::poll;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use sluice_host::serve::turns::{Turn, Turns};
+use tokio::time::Instant;
+
+use crate::callers::Caller;
+
+/// Counters that are decided at a time: far more than keep a store busy, and fewer than it lets wait.
+const CAPACITY: usize = 1024;
+/// Counters that wait for their turn, of all callers.
+const ROOM: usize = 1 << 18;
+
+/// Whose question it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Whose(Key);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Key {
+    /// A caller that is listed, by its place in memory.
+    Caller(usize),
+    Address(IpAddr),
+}
+
+impl Whose {
+    /// A question of this process.
+    pub const LOCAL: Self = Self(Key::Address(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+
+    /// A question of a caller, if callers are known, or of an address.
+    pub(crate) fn of(caller: Option<&Arc<Caller>>, address: IpAddr) -> Self {
+        Self(
+            caller.map_or(Key::Address(address.to_canonical()), |caller| {
+                Key::Caller(Arc::as_ptr(caller) as usize)
+            }),
+        )
+    }
+}
+
+/// The questions of all callers.
+#[derive(Debug, Clone)]
+pub(crate) struct Work {
+    turns: Turns<Whose>,
+    waiting: Gauge,
+    late: Counter,
+}
+
+impl Work {
+    pub(crate) fn register(registry: &mut Registry) -> Self {
+        let (waiting, late) = (Gauge::default(), Counter::default());
+        registry.register(
+            "questions_waiting",
+            "Questions and checks that wait for their turn because their caller has many others",
+            waiting.clone(),
+        );
+        registry.register(
+            "questions_late",
+            "Questions and checks whose turn did not come in time, so that onStoreFailure decided",
+            late.clone(),
+        );
+        Self { turns: Turns::new(CAPACITY, ROOM), waiting, late }
+    }
+
+    /// Waits for the turn of a question about so many counters, which has a time in all. Returns the turn with the time that is left for
+    /// the store. It has none if the turn does not come.
+    pub(crate) async fn turn(
+        &self,
+        whose: Whose,
+        counters: usize,
+        time: Duration,
+    ) -> (Option<Turn<Whose>>, Duration) {
+        let deadline = Instant::now() + time;
+        let mut turn = std::pin::pin!(self.turns.turn(&whose, counters, deadline));
+        if let std::task::Poll::Ready(Ok(turn)) = poll!(turn.as_mut()) {
+            return (Some(turn), time);
+        }
+        self.waiting.inc();
+        let turn = turn.await;
+        self.waiting.dec();
+        if turn.is_err() {
+            self.late.inc();
+        }
+        (turn.ok(), deadline.saturating_duration_since(Instant::now()))
+    }
+}
