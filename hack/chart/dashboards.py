@@ -253,9 +253,16 @@ FLEET = {
         ),
         graph(
             "Defects",
-            "Requests and connections that ended by a defect of the sidecar. Please report it with the log.",
+            "Requests and connections that ended by a defect of a sidecar, the service or the operator. Please report it with the log.",
             (f"sum by (namespace) ({fleet_rate('sluice_panics_total')})", "{{namespace}}"),
             unit="reqps",
+        ),
+        graph(
+            "Ports of the operator and the service",
+            "Connections of the webhook and of callers that ended so that others have room, and requests without room for their bytes.",
+            (f"sum by (namespace, reason) ({rate('sluice_port_connections_ended_total')})", "{{namespace}} {{reason}}"),
+            (f"sum by (namespace) ({rate('sluice_port_requests_without_room_total')})", "{{namespace}} requests without room"),
+            unit="cps",
         ),
         graph(
             "Dropped lines of logs",
@@ -442,8 +449,14 @@ SERVICE = {
         ),
         graph(
             "Connections",
-            "Open connections of gateways.",
-            ('sum by (pod) (sluice_rls_connections{namespace=~"$namespace"})', "{{pod}}"),
+            "Open connections of gateways and applications.",
+            ('sum by (pod) (sluice_port_connections{namespace=~"$namespace"})', "{{pod}}"),
+        ),
+        graph(
+            "Waiting questions",
+            "Questions and checks that wait for their turn because their caller has many others, and those whose turn did not come in time.",
+            ('sum by (pod) (sluice_questions_waiting{namespace=~"$namespace"})', "{{pod}} waiting"),
+            (f"sum({service_rate('sluice_questions_late_total')})", "late, in a second"),
         ),
     ],
     "Checks": [
@@ -588,7 +601,7 @@ DASHBOARDS = {
         "sluice-service",
         "Sluice / Service",
         [
-            variable("namespace", "Namespace", "label_values(sluice_rls_connections, namespace)"),
+            variable("namespace", "Namespace", "label_values(sluice_rls_seconds_count, namespace)"),
             variable("domain", "Domain", 'label_values(sluice_decisions_total{policy_namespace="@rls"}, policy)'),
         ],
         SERVICE,

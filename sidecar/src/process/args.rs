@@ -77,7 +77,7 @@ pub struct Args {
     #[arg(long, env = "SLUICE_WORKERS", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub workers: Option<u16>,
     /// Maximum number of concurrent connections of all workers; for more, the longest idle ones make
-    /// room [default: one for each 64 KiB of the cgroup's memory limit, from 512 to 10,000]
+    /// room [default: one for each 160 KiB of the cgroup's memory limit, from 512 to 10,000]
     #[arg(long, env = "SLUICE_MAX_CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_connections: Option<u32>,
     /// Time in which a client must send the head of a request, from its first byte
