@@ -1,12 +1,17 @@
-//! Adds the sidecar to a pod. Pure and idempotent: a pod that has a sidecar is left unchanged.
+//! Adds the sidecar to a pod, by a patch of what the pod's author wrote: nothing else is written, so fields of a newer API
+//! stay as they are. Pure and idempotent: a pod that has a sidecar is left unchanged.
 
-use k8s_openapi::api::core::v1::{Container, Lifecycle, LifecycleHandler, Pod, PodSpec, SleepAction};
+use json_patch::jsonptr::PointerBuf;
+use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde_json::{Value, json};
 
 use super::bounds::Bounds;
 use super::capture::CapturedPort;
 use super::config::InjectConfig;
 use super::decide::{Plan, decide};
+use super::resources::RESOURCES;
 use super::sidecar::{self, PRE_STOP_SECONDS};
 use super::skip::Skip;
 
@@ -16,94 +21,172 @@ pub(crate) mod tests;
 /// Grace period of a pod that sets none, in seconds.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 
-/// A pod with its sidecar.
+/// How a pod gets its sidecar.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Injected {
-    /// The pod.
-    pub pod: Pod,
+    /// The patch of the pod. Without `test` operations: one that fails would refuse the pod.
+    pub patch: Patch,
     /// Warnings about annotations that have no effect.
     pub warnings: Vec<String>,
 }
 
-/// Returns the pod with its sidecar, or the reason why it gets none.
+/// Returns the patch that gives a pod its sidecar, or the reason why it gets none.
 pub fn inject(pod: &Pod, config: &InjectConfig, bounds: &Bounds) -> Result<Injected, Skip> {
     let plan = decide(pod, config, bounds)?;
-    let mut pod = pod.clone();
-    pod.spec = Some(add_sidecar(pod.spec.unwrap_or_default(), &plan, config));
-    Ok(Injected { pod, warnings: plan.warnings })
+    let mut changes = Changes::default();
+    if let Some(spec) = &pod.spec {
+        changes.add_sidecar(spec, &plan, config);
+    }
+    Ok(Injected { patch: Patch(changes.0), warnings: plan.warnings })
 }
 
-fn add_sidecar(mut spec: PodSpec, plan: &Plan, config: &InjectConfig) -> PodSpec {
-    let captured = &plan.ports.captured;
-    let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
-    // At most half of the grace period, so that the application has time to stop.
-    let pre_stop_seconds = PRE_STOP_SECONDS.min(grace / 2);
-    for container in &mut spec.containers {
-        if release_ports(container, captured) {
-            delay_stop(container, pre_stop_seconds);
+/// The changes of a pod, in the order in which they are made.
+#[derive(Default)]
+struct Changes(Vec<PatchOperation>);
+
+impl Changes {
+    fn add(&mut self, path: PointerBuf, value: Value) {
+        self.0.push(PatchOperation::Add(AddOperation { path, value }));
+    }
+
+    fn replace(&mut self, path: PointerBuf, value: Value) {
+        self.0.push(PatchOperation::Replace(ReplaceOperation { path, value }));
+    }
+
+    fn remove(&mut self, path: PointerBuf) {
+        self.0.push(PatchOperation::Remove(RemoveOperation { path }));
+    }
+
+    /// Appends items to a list of the pod, which may be absent or null if it is empty.
+    fn append(&mut self, list: &str, is_empty: bool, items: Vec<Value>) {
+        let path = PointerBuf::from_tokens(["spec", list]);
+        if is_empty {
+            return self.add(path, items.into());
+        }
+        for item in items {
+            self.add(path.with_trailing_token("-"), item);
         }
     }
-    // Native sidecars end after the application anyway.
-    for container in spec.init_containers.iter_mut().flatten() {
-        release_ports(container, captured);
-    }
-    let sidecar = sidecar::container(&plan.ports, config, &plan.settings);
-    if config.native {
-        // After the other init containers, so that these run as before. The sidecar is ready before the
-        // application.
-        spec.init_containers.get_or_insert_default().push(sidecar);
-    } else {
-        spec.containers.push(sidecar);
-    }
-    spec.resources.clone_from(&plan.pod_resources);
-    // A manifest copied from a running pod may contain the volumes without the sidecar.
-    let volumes = spec.volumes.get_or_insert_default();
-    volumes.retain(|volume| !sidecar::is_sidecar_volume(volume));
-    volumes.extend(sidecar::volumes());
-    spec
-}
 
-/// Removes the names of the captured ports from a container. Probes and lifecycle handlers that refer to such
-/// a name get the number instead, so that they keep reaching the application and never count as requests.
-/// Reports whether the container has a captured port.
-fn release_ports(container: &mut Container, captured: &[CapturedPort]) -> bool {
-    let mut has_captured_port = false;
-    for port in container.ports.iter_mut().flatten() {
-        if captured
-            .iter()
-            .any(|c| port.name.as_deref() == Some(&c.name) && port.container_port == i32::from(c.application))
+    fn add_sidecar(&mut self, spec: &PodSpec, plan: &Plan, config: &InjectConfig) {
+        let captured = &plan.ports.captured;
+        let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
+        // At most half of the grace period, so that the application has time to stop.
+        let pre_stop_seconds = PRE_STOP_SECONDS.min(grace / 2);
+        for (n, container) in spec.containers.iter().enumerate() {
+            let at = PointerBuf::from_tokens(["spec", "containers"]).with_trailing_token(n);
+            if self.release_ports(&at, container, captured) {
+                self.delay_stop(&at, container, pre_stop_seconds);
+            }
+        }
+        // Native sidecars end after the application anyway.
+        let init_containers = spec.init_containers.as_deref().unwrap_or_default();
+        for (n, container) in init_containers.iter().enumerate() {
+            let at = PointerBuf::from_tokens(["spec", "initContainers"]).with_trailing_token(n);
+            self.release_ports(&at, container, captured);
+        }
+        let sidecar = vec![json!(sidecar::container(&plan.ports, config, &plan.settings))];
+        if config.native {
+            // After the other init containers, so that these run as before. The sidecar is ready before the
+            // application.
+            self.append("initContainers", init_containers.is_empty(), sidecar);
+        } else {
+            self.append("containers", spec.containers.is_empty(), sidecar);
+        }
+        self.raise_resources(spec.resources.as_ref(), plan.pod_resources.as_ref());
+        let volumes = spec.volumes.as_deref().unwrap_or_default();
+        // A manifest copied from a running pod may contain the volumes without the sidecar. From the last one, so that the
+        // numbers of those before it stay.
+        for (n, _) in
+            volumes.iter().enumerate().rev().filter(|(_, volume)| sidecar::is_sidecar_volume(volume))
         {
-            port.name = None;
-            has_captured_port = true;
+            self.remove(PointerBuf::from_tokens(["spec", "volumes"]).with_trailing_token(n));
         }
+        self.append(
+            "volumes",
+            volumes.is_empty(),
+            sidecar::volumes().iter().map(|volume| json!(volume)).collect(),
+        );
     }
-    let replace_name = |port: &mut IntOrString| {
-        if let IntOrString::String(name) = port
-            && let Some(found) = captured.iter().find(|c| c.name == *name)
-        {
-            *port = IntOrString::Int(i32::from(found.application));
-        }
-    };
-    for probe in [&mut container.liveness_probe, &mut container.readiness_probe, &mut container.startup_probe]
-    {
-        let Some(probe) = probe else { continue };
-        probe.http_get.iter_mut().for_each(|get| replace_name(&mut get.port));
-        probe.tcp_socket.iter_mut().for_each(|socket| replace_name(&mut socket.port));
-    }
-    if let Some(lifecycle) = &mut container.lifecycle {
-        for handler in [&mut lifecycle.post_start, &mut lifecycle.pre_stop].into_iter().flatten() {
-            handler.http_get.iter_mut().for_each(|get| replace_name(&mut get.port));
-            handler.tcp_socket.iter_mut().for_each(|socket| replace_name(&mut socket.port));
-        }
-    }
-    has_captured_port
-}
 
-/// Lets a container sleep before it is stopped, unless it has a preStop handler of its own.
-fn delay_stop(container: &mut Container, seconds: i64) {
-    let has_handler = container.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.pre_stop.is_some());
-    if seconds > 0 && !has_handler {
-        let sleep = LifecycleHandler { sleep: Some(SleepAction { seconds }), ..LifecycleHandler::default() };
-        container.lifecycle.get_or_insert_with(Lifecycle::default).pre_stop = Some(sleep);
+    /// Raises the resources of the pod itself.
+    fn raise_resources(
+        &mut self,
+        before: Option<&ResourceRequirements>,
+        after: Option<&ResourceRequirements>,
+    ) {
+        let (Some(before), Some(after)) = (before, after) else { return };
+        let parts =
+            [("requests", &before.requests, &after.requests), ("limits", &before.limits, &after.limits)];
+        for (part, before, after) in parts {
+            for name in RESOURCES.map(|resource| resource.name) {
+                let of =
+                    |amounts: &Option<std::collections::BTreeMap<_, _>>| amounts.as_ref()?.get(name).cloned();
+                if let Some(amount) = of(after).filter(|amount| of(before).as_ref() != Some(amount)) {
+                    self.replace(PointerBuf::from_tokens(["spec", "resources", part, name]), json!(amount));
+                }
+            }
+        }
+    }
+
+    /// Removes the names of the captured ports from a container. Probes and lifecycle handlers that refer to such
+    /// a name get the number instead, so that they keep reaching the application and never count as requests.
+    /// Reports whether the container has a captured port.
+    fn release_ports(&mut self, at: &PointerBuf, container: &Container, captured: &[CapturedPort]) -> bool {
+        let at = |path: &[&str]| at.concat(&PointerBuf::from_tokens(path.iter().copied()));
+        let mut has_captured_port = false;
+        for (n, port) in container.ports.iter().flatten().enumerate() {
+            if captured.iter().any(|c| {
+                port.name.as_deref() == Some(&c.name) && port.container_port == i32::from(c.application)
+            }) {
+                self.remove(at(&["ports", &n.to_string(), "name"]));
+                has_captured_port = true;
+            }
+        }
+        let probes = [
+            ("livenessProbe", &container.liveness_probe),
+            ("readinessProbe", &container.readiness_probe),
+            ("startupProbe", &container.startup_probe),
+        ];
+        let probes = probes.into_iter().filter_map(|(name, probe)| {
+            let probe = probe.as_ref()?;
+            Some((at(&[name]), &probe.http_get, &probe.tcp_socket))
+        });
+        let handlers = container.lifecycle.iter().flat_map(|lifecycle| {
+            let handlers = [("postStart", &lifecycle.post_start), ("preStop", &lifecycle.pre_stop)];
+            handlers.into_iter().filter_map(|(name, handler)| {
+                let handler = handler.as_ref()?;
+                Some((at(&["lifecycle", name]), &handler.http_get, &handler.tcp_socket))
+            })
+        });
+        for (place, http_get, tcp_socket) in probes.chain(handlers) {
+            let ports = [
+                ("httpGet", http_get.as_ref().map(|get| &get.port)),
+                ("tcpSocket", tcp_socket.as_ref().map(|socket| &socket.port)),
+            ];
+            for (action, port) in ports {
+                if let Some(IntOrString::String(name)) = port
+                    && let Some(found) = captured.iter().find(|c| c.name == *name)
+                {
+                    let path = place.concat(&PointerBuf::from_tokens([action, "port"]));
+                    self.replace(path, found.application.into());
+                }
+            }
+        }
+        has_captured_port
+    }
+
+    /// Lets a container sleep before it is stopped, unless it has a preStop handler of its own.
+    fn delay_stop(&mut self, at: &PointerBuf, container: &Container, seconds: i64) {
+        let sleep = json!({"sleep": {"seconds": seconds}});
+        let path = at.with_trailing_token("lifecycle");
+        match &container.lifecycle {
+            _ if seconds <= 0 => {}
+            None => self.add(path, json!({"preStop": sleep})),
+            Some(lifecycle) if lifecycle.pre_stop.is_none() => {
+                self.add(path.with_trailing_token("preStop"), sleep);
+            }
+            Some(_) => {}
+        }
     }
 }
