@@ -103,3 +103,47 @@ impl<'de> Visitor<'de> for Part<'_> {
         Ok(fields.into())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use serde_json::json;
+
+    use super::*;
+    use crate::admission::serve::POD;
+    use crate::injection::inject::inject;
+    use crate::injection::inject::tests::{config, patches};
+
+    #[test]
+    fn what_is_read_of_a_pod_decides_as_the_whole_pod_does() {
+        for pod in patches::pods() {
+            let whole: Pod = serde_json::from_value(pod.clone()).unwrap();
+            let read: Pod = serde_json::from_value(POD.read(&pod.to_string()).unwrap()).unwrap();
+            let [read, whole] = [read, whole].map(|pod| inject(&pod, &config(true), &Default::default()));
+            assert_eq!(read, whole, "{pod}");
+        }
+    }
+
+    #[test]
+    fn of_a_policy_everything_is_read_but_its_managed_fields() {
+        let fields = json!({"f:spec": {}});
+        let policy = json!({
+            "kind": "RateLimitPolicy", "metadata": {"name": "p", "managedFields": [fields]},
+            "spec": {"a": [1, -1, 0.5, true, null, "t\n"], "managedFields": {}},
+        });
+        let mut expected = policy.clone();
+        expected["metadata"].as_object_mut().unwrap().remove("managedFields");
+        assert_eq!(POLICY.read(&policy.to_string()).unwrap(), expected);
+    }
+
+    #[test]
+    fn an_object_of_too_many_values_is_not_read() {
+        let list = |number: usize| format!("[{}0]", "0,".repeat(number - 1));
+        assert!(POLICY.read(&list(POLICY.most - 1)).is_ok());
+        let error = POLICY.read(&list(POLICY.most)).unwrap_err().to_string();
+        assert!(error.starts_with("the object has too many fields and entries"), "{error}");
+        let pod =
+            |containers: usize| json!({"spec": {"containers": vec![json!({}); containers]}}).to_string();
+        assert!(POD.read(&pod(390)).is_ok() && POD.read(&pod(400)).is_err());
+    }
+}

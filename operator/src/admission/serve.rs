@@ -39,7 +39,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_REVIEWS: usize = 8;
 
 /// The parts of a pod.
-const POD: Parts = Parts { cost: parts::cost, most: parts::MOST };
+pub(super) const POD: Parts = Parts { cost: parts::cost, most: parts::MOST };
 
 #[derive(Clone)]
 struct Admission {
