@@ -214,11 +214,11 @@ async fn admit_answers_while_others_send_bodies_that_do_not_end() {
 
 #[tokio::test]
 async fn admit_reviews_a_very_long_list_without_looking_at_each() {
-    let limits: Vec<_> = (0..40_000).map(|_| json!({"name": "a"})).collect();
+    let limits: Vec<_> = (0..8_000).map(|_| json!({"name": "a"})).collect();
     let policy = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {"limits": limits}});
     let (_, response) = call("/validate", review(&policy)).await;
     let message = response["response"]["status"]["message"].as_str().unwrap();
-    assert!(message.contains("spec.limits: has 40000 entries: at most 32 are allowed"), "{message}");
+    assert!(message.contains("spec.limits: has 8000 entries: at most 32 are allowed"), "{message}");
     let many = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {"limits": vec![0; 1_000_000]}});
     let (_, response) = call("/validate", review(&many)).await;
     let message = response["response"]["status"]["message"].as_str().unwrap();

@@ -11,15 +11,18 @@ use serde_json::{Map, Value};
 /// Which parts of an object are read.
 #[derive(Clone, Copy)]
 pub(super) struct Parts {
-    /// What a part counts, given the name of the field that contains it and its own; each of its items counts the same.
+    /// What a part counts, given the name of the field that contains it and its own; each of its items counts the same, and
+    /// each object [`OBJECT`] more.
     /// `None`: it is not read.
     pub(super) cost: fn(&str, &str) -> Option<usize>,
     /// How much an object may count.
     pub(super) most: usize,
 }
 
-/// The parts of a policy or a store. The fields and who set them are of no interest, and take more than all else. Of what
-/// the API server stores, 1.5 MiB, the smallest entries of lists are some 100,000.
+/// How much an object of JSON counts besides. A small one takes as much memory as so many entries of a list.
+const OBJECT: usize = 10;
+
+/// The parts of a policy or a store: all but who set which field. The largest policies are a tenth of that.
 pub(super) const POLICY: Parts =
     Parts { cost: |of, field| ((of, field) != ("metadata", "managedFields")).then_some(1), most: 100_000 };
 
@@ -40,12 +43,19 @@ struct Part<'a> {
     left: &'a Cell<usize>,
 }
 
+impl Part<'_> {
+    fn count<E: Error>(self, cost: usize) -> Result<(), E> {
+        let left = self.left.get().checked_sub(cost);
+        self.left.set(left.ok_or_else(|| E::custom("the object has too many fields and entries"))?);
+        Ok(())
+    }
+}
+
 impl<'de> DeserializeSeed<'de> for Part<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        let left = self.left.get().checked_sub(self.cost);
-        self.left.set(left.ok_or_else(|| D::Error::custom("the object has too many fields and entries"))?);
+        self.count(self.cost)?;
         deserializer.deserialize_any(self)
     }
 }
@@ -90,6 +100,7 @@ impl<'de> Visitor<'de> for Part<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Value, A::Error> {
+        self.count(OBJECT)?;
         let mut fields = Map::new();
         while let Some(field) = object.next_key::<Cow<'_, str>>()? {
             match (self.all.cost)(self.field, &field) {
@@ -144,6 +155,6 @@ mod tests {
         assert!(error.starts_with("the object has too many fields and entries"), "{error}");
         let pod =
             |containers: usize| json!({"spec": {"containers": vec![json!({}); containers]}}).to_string();
-        assert!(POD.read(&pod(390)).is_ok() && POD.read(&pod(400)).is_err());
+        assert!(POD.read(&pod(800)).is_ok() && POD.read(&pod(900)).is_err());
     }
 }

@@ -117,10 +117,10 @@ async fn read(admission: &Admission, body: Body) -> Result<(Bytes, OwnedSemaphor
 
 /// Reads a request, and makes a response that allows it.
 fn receive(body: &[u8]) -> Result<(Request<'_>, AdmissionResponse), StatusCode> {
-    let review: Review<'_> = serde_json::from_slice(body).map_err(|_| StatusCode::BAD_REQUEST)?;
+    let mut review: Review<'_> = serde_json::from_slice(body).map_err(|_| StatusCode::BAD_REQUEST)?;
     let mut response = AdmissionResponse::invalid("");
     response.types = TypeMeta { api_version: review.api_version, kind: review.kind };
-    response.uid.clone_from(&review.request.uid);
+    response.uid = std::mem::take(&mut review.request.uid);
     response.allowed = true;
     response.result = Status::default();
     Ok((review.request, response))

@@ -6,9 +6,8 @@ use sluice_crds::{GROUP, INJECT_LABEL};
 use super::platform::{MIRROR_ANNOTATION, OS_LABELS};
 use super::resources::RESOURCES;
 
-/// How much the parts of a pod may count: each field and each entry of a list 1, and a container or a volume 25, as much as it
-/// takes. Pods have a hundredth of that.
-pub const MOST: usize = 10_000;
+/// How much the parts of a pod may count. A container of a usual pod counts some hundred.
+pub const MOST: usize = 30_000;
 
 /// Fields that are read, wherever they are in an object that is read.
 const FIELDS: [&str; 48] = [
@@ -63,6 +62,7 @@ const FIELDS: [&str; 48] = [
 ];
 
 /// Returns what a part of a pod counts, given the name of the field that contains it and its own. `None`: it is not read.
+/// Containers and volumes have so many fields that each takes the memory of 25 others.
 #[must_use]
 pub fn cost(of: &str, field: &str) -> Option<usize> {
     let is_read = match of {
