@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 /// Which parts of an object are read.
 #[derive(Clone, Copy)]
 pub(super) struct Parts {
-    /// What a part counts, given the name of the field that contains it and its own; each of its items counts the same, and
+    /// How much a part counts, given the name of the field that contains it and its own; each of its items counts the same, and
     /// each object [`OBJECT`] more.
     /// `None`: it is not read.
     pub(super) cost: fn(&str, &str) -> Option<usize>,
