@@ -1,10 +1,9 @@
 //! Adds the sidecar to a pod, by a patch of what the pod's author wrote: nothing else is written, so fields of a newer API
 //! stay as they are. Pure and idempotent: a pod that has a sidecar is left unchanged.
 
-use json_patch::jsonptr::PointerBuf;
-use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation};
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use json_patch::jsonptr::{Pointer, PointerBuf};
+use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use serde_json::{Value, json};
 
 use super::bounds::Bounds;
@@ -20,6 +19,11 @@ pub(crate) mod tests;
 
 /// Grace period of a pod that sets none, in seconds.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
+
+/// The probes and lifecycle handlers of a container, and the ports of what they do.
+const HANDLERS: [&str; 5] =
+    ["/livenessProbe", "/readinessProbe", "/startupProbe", "/lifecycle/postStart", "/lifecycle/preStop"];
+const ACTIONS: [&str; 2] = ["/httpGet/port", "/tcpSocket/port"];
 
 /// How a pod gets its sidecar.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,12 +49,9 @@ pub fn inject(pod: &Pod, config: &InjectConfig, bounds: &Bounds) -> Result<Injec
 struct Changes(Vec<PatchOperation>);
 
 impl Changes {
+    /// Adds a field or an entry. A field that is there is replaced.
     fn add(&mut self, path: PointerBuf, value: Value) {
         self.0.push(PatchOperation::Add(AddOperation { path, value }));
-    }
-
-    fn replace(&mut self, path: PointerBuf, value: Value) {
-        self.0.push(PatchOperation::Replace(ReplaceOperation { path, value }));
     }
 
     fn remove(&mut self, path: PointerBuf) {
@@ -93,84 +94,49 @@ impl Changes {
         } else {
             self.append("containers", spec.containers.is_empty(), sidecar);
         }
-        self.raise_resources(spec.resources.as_ref(), plan.pod_resources.as_ref());
+        // Nothing but the amounts that change is written: a pod may have amounts of other resources.
+        let [before, after] = [&spec.resources, &plan.pod_resources].map(|resources| json!(resources));
+        for (part, name) in
+            RESOURCES.iter().flat_map(|resource| ["requests", "limits"].map(|part| (part, resource.name)))
+        {
+            if before[part][name] != after[part][name] {
+                let path = PointerBuf::from_tokens(["spec", "resources", part, name]);
+                self.add(path, after[part][name].clone());
+            }
+        }
         let volumes = spec.volumes.as_deref().unwrap_or_default();
         // A manifest copied from a running pod may contain the volumes without the sidecar. From the last one, so that the
         // numbers of those before it stay.
-        for (n, _) in
-            volumes.iter().enumerate().rev().filter(|(_, volume)| sidecar::is_sidecar_volume(volume))
-        {
-            self.remove(PointerBuf::from_tokens(["spec", "volumes"]).with_trailing_token(n));
-        }
-        self.append(
-            "volumes",
-            volumes.is_empty(),
-            sidecar::volumes().iter().map(|volume| json!(volume)).collect(),
-        );
-    }
-
-    /// Raises the resources of the pod itself.
-    fn raise_resources(
-        &mut self,
-        before: Option<&ResourceRequirements>,
-        after: Option<&ResourceRequirements>,
-    ) {
-        let (Some(before), Some(after)) = (before, after) else { return };
-        let parts =
-            [("requests", &before.requests, &after.requests), ("limits", &before.limits, &after.limits)];
-        for (part, before, after) in parts {
-            for name in RESOURCES.map(|resource| resource.name) {
-                let of =
-                    |amounts: &Option<std::collections::BTreeMap<_, _>>| amounts.as_ref()?.get(name).cloned();
-                if let Some(amount) = of(after).filter(|amount| of(before).as_ref() != Some(amount)) {
-                    self.replace(PointerBuf::from_tokens(["spec", "resources", part, name]), json!(amount));
-                }
+        for (n, volume) in volumes.iter().enumerate().rev() {
+            if sidecar::is_sidecar_volume(volume) {
+                self.remove(PointerBuf::from_tokens(["spec", "volumes"]).with_trailing_token(n));
             }
         }
+        let added = sidecar::volumes().map(|volume| json!(volume)).to_vec();
+        self.append("volumes", volumes.is_empty(), added);
     }
 
     /// Removes the names of the captured ports from a container. Probes and lifecycle handlers that refer to such
     /// a name get the number instead, so that they keep reaching the application and never count as requests.
     /// Reports whether the container has a captured port.
     fn release_ports(&mut self, at: &PointerBuf, container: &Container, captured: &[CapturedPort]) -> bool {
-        let at = |path: &[&str]| at.concat(&PointerBuf::from_tokens(path.iter().copied()));
         let mut has_captured_port = false;
         for (n, port) in container.ports.iter().flatten().enumerate() {
             if captured.iter().any(|c| {
                 port.name.as_deref() == Some(&c.name) && port.container_port == i32::from(c.application)
             }) {
-                self.remove(at(&["ports", &n.to_string(), "name"]));
+                self.remove(
+                    at.with_trailing_token("ports").with_trailing_token(n).with_trailing_token("name"),
+                );
                 has_captured_port = true;
             }
         }
-        let probes = [
-            ("livenessProbe", &container.liveness_probe),
-            ("readinessProbe", &container.readiness_probe),
-            ("startupProbe", &container.startup_probe),
-        ];
-        let probes = probes.into_iter().filter_map(|(name, probe)| {
-            let probe = probe.as_ref()?;
-            Some((at(&[name]), &probe.http_get, &probe.tcp_socket))
-        });
-        let handlers = container.lifecycle.iter().flat_map(|lifecycle| {
-            let handlers = [("postStart", &lifecycle.post_start), ("preStop", &lifecycle.pre_stop)];
-            handlers.into_iter().filter_map(|(name, handler)| {
-                let handler = handler.as_ref()?;
-                Some((at(&["lifecycle", name]), &handler.http_get, &handler.tcp_socket))
-            })
-        });
-        for (place, http_get, tcp_socket) in probes.chain(handlers) {
-            let ports = [
-                ("httpGet", http_get.as_ref().map(|get| &get.port)),
-                ("tcpSocket", tcp_socket.as_ref().map(|socket| &socket.port)),
-            ];
-            for (action, port) in ports {
-                if let Some(IntOrString::String(name)) = port
-                    && let Some(found) = captured.iter().find(|c| c.name == *name)
-                {
-                    let path = place.concat(&PointerBuf::from_tokens([action, "port"]));
-                    self.replace(path, found.application.into());
-                }
+        let container = json!(container);
+        for (handler, action) in HANDLERS.iter().flat_map(|handler| ACTIONS.map(|action| (handler, action))) {
+            let path = Pointer::from_static(handler).concat(Pointer::from_static(action));
+            let name = container.pointer(path.as_str()).and_then(Value::as_str);
+            if let Some(found) = captured.iter().find(|c| name == Some(&c.name)) {
+                self.add(at.concat(&path), found.application.into());
             }
         }
         has_captured_port

@@ -1,6 +1,7 @@
 //! Injection as a change of a typed pod. What the patch makes of a pod must be the same.
 
 use k8s_openapi::api::core::v1::{Lifecycle, LifecycleHandler, SleepAction};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::*;
 
