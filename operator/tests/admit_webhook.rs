@@ -93,6 +93,26 @@ async fn admit_injects_once_and_keeps_unknown_fields() {
 }
 
 #[tokio::test]
+async fn admit_removes_a_left_over_volume_and_keeps_those_behind_it() {
+    let certificate =
+        json!({"name": "certificate", "projected": {"sources": [{"podCertificate": {"signerName": "a/b"}}]}});
+    let left_over = |name: &str| json!({"name": name, "emptyDir": {}});
+    let pod = json!({
+        "metadata": {"name": "p"},
+        "spec": {
+            "containers": [{"name": "app", "ports": [{"name": "http", "containerPort": 8080}]}],
+            "volumes": [left_over("sluice-identity"), certificate, left_over("sluice-state"), left_over("data")],
+        },
+    });
+    let (_, response) = call("/inject", review(&pod)).await;
+    let after = patched(&pod, &response);
+    let volumes = after["spec"]["volumes"].as_array().unwrap();
+    assert_eq!(volumes[..2], [certificate, left_over("data")], "{response}");
+    let names: Vec<_> = volumes[2..].iter().map(|volume| &volume["name"]).collect();
+    assert_eq!(names, ["sluice-identity", "sluice-state"]);
+}
+
+#[tokio::test]
 async fn admit_never_blocks_a_pod() {
     for pod in [
         json!({"metadata": {"name": "p"}, "spec": {"containers": "nonsense"}}),
@@ -194,11 +214,15 @@ async fn admit_answers_while_others_send_bodies_that_do_not_end() {
 
 #[tokio::test]
 async fn admit_reviews_a_very_long_list_without_looking_at_each() {
-    let limits: Vec<_> = (0..300_000).map(|_| json!({"name": "a"})).collect();
+    let limits: Vec<_> = (0..8_000).map(|_| json!({"name": "a"})).collect();
     let policy = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {"limits": limits}});
     let (_, response) = call("/validate", review(&policy)).await;
     let message = response["response"]["status"]["message"].as_str().unwrap();
-    assert!(message.contains("spec.limits: has 300000 entries: at most 32 are allowed"), "{message}");
+    assert!(message.contains("spec.limits: has 8000 entries: at most 32 are allowed"), "{message}");
+    let many = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {"limits": vec![0; 1_000_000]}});
+    let (_, response) = call("/validate", review(&many)).await;
+    let message = response["response"]["status"]["message"].as_str().unwrap();
+    assert!(message.starts_with("the object has too many fields and entries"), "{message}");
 }
 
 #[tokio::test]

@@ -74,10 +74,11 @@ impl Quotas {
         client: &kube::Client,
         installation: &Installation,
         new: &Compiled,
-        old: Option<&Value>,
+        old: Option<Value>,
     ) -> Option<String> {
         let new_usage = Usage::new(new);
-        let old_usage = old.and_then(|old| compile(old, installation).ok()).map(|old| Usage::new(&old));
+        let is_update = old.is_some();
+        let old_usage = old.and_then(|old| compile(&old, installation).ok()).map(|old| Usage::new(&old));
         let growth = Growth::new(old_usage.as_ref(), &new_usage);
         if !growth.is_any() {
             return None;
@@ -92,7 +93,7 @@ impl Quotas {
             Ok(Err(error)) => return unchecked(&error.to_string()),
             Err(_) => return unchecked("the API server did not respond in time"),
         };
-        let problem = self.exceeded(&new_usage, old.is_some(), growth, &namespace)?;
+        let problem = self.exceeded(&new_usage, is_update, growth, &namespace)?;
         Some(format!("{problem}. Remove limits or policies, or ask {} for more", self.quota_contact))
     }
 

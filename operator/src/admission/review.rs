@@ -1,8 +1,10 @@
 //! The review of a policy, with the same validation as `sluice check`, and the quotas; and the review of a store.
 
 use serde_json::Value;
+use serde_json::value::RawValue;
 use sluice_crds::{Installation, Violation, compile};
 
+use super::read::POLICY;
 use crate::args::Quotas;
 use crate::object_key::StoreKey;
 use crate::store::resolve::{Resolved, StoreRules};
@@ -32,10 +34,10 @@ pub struct Reviewer {
 }
 
 impl Reviewer {
-    /// Reviews an object, and its last edit if there is one.
-    pub async fn review(&self, object: &Value, old: Option<&Value>) -> Review {
+    /// Reviews an object, and the text of its last edit if there is one.
+    pub async fn review(&self, object: Value, old: Option<&RawValue>) -> Review {
         match object["kind"].as_str() {
-            Some("RateLimitStore") => self.review_store(object),
+            Some("RateLimitStore") => self.review_store(&object),
             _ => self.review_policy(object, old).await,
         }
     }
@@ -55,15 +57,21 @@ impl Reviewer {
         Review { rejection, warnings: Vec::new() }
     }
 
-    async fn review_policy(&self, object: &Value, old: Option<&Value>) -> Review {
-        let compiled = match compile(object, &self.installation) {
+    async fn review_policy(&self, object: Value, old: Option<&RawValue>) -> Review {
+        let compiled = compile(&object, &self.installation);
+        // Before the last edit is read: either may be large.
+        drop(object);
+        let compiled = match compiled {
             Ok(compiled) => compiled,
             Err(violations) => {
                 return Review { rejection: Some(lines(&violations).join("; ")), warnings: Vec::new() };
             }
         };
         let rejection = match &self.quotas {
-            Some((quotas, client)) => quotas.refusal(client, &self.installation, &compiled, old).await,
+            Some((quotas, client)) => {
+                let old = old.map(|old| POLICY.read(old.get()).unwrap_or_default());
+                quotas.refusal(client, &self.installation, &compiled, old).await
+            }
             None => None,
         };
         Review { rejection, warnings: lines(&compiled.warnings) }

@@ -12,18 +12,21 @@ use axum::body::{Body, to_bytes};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::post;
+use bytes::Bytes;
 use k8s_openapi::api::core::v1::Pod;
-use kube::core::DynamicObject;
-use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
+use kube::core::admission::{AdmissionResponse, AdmissionReview};
+use kube::core::{DynamicObject, ObjectMeta, Status, TypeMeta};
+use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::admission::read::{POLICY, Parts};
 use crate::admission::review::Reviewer;
 use crate::cluster::limit_ranges::LimitRanges;
-use crate::injection::bounds::Bounds;
 use crate::injection::config::InjectConfig;
-use crate::injection::inject::inject;
-use crate::injection::skip::Skip;
+use crate::injection::inject::{Injected, inject};
+use crate::injection::parts;
 use crate::metrics::Metrics;
 use crate::webhooks::probe::PROBE_NAME;
 
@@ -34,6 +37,9 @@ const MAX_BODY: usize = 8 << 20;
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of reviews that are computed at the same time. Those whose bodies have not arrived do not count.
 const MAX_REVIEWS: usize = 8;
+
+/// The parts of a pod.
+pub(super) const POD: Parts = Parts { cost: parts::cost, most: parts::MOST };
 
 #[derive(Clone)]
 struct Admission {
@@ -62,11 +68,42 @@ pub fn router(
     )
 }
 
-/// The body of requests and responses.
+/// The body of a response.
 type ReviewBody = Json<AdmissionReview<DynamicObject>>;
 
+/// The body of a request, as far as it is read.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Review<'a> {
+    api_version: String,
+    kind: String,
+    #[serde(borrow)]
+    request: Request<'a>,
+}
+
+/// A request. Its objects are read later, and only if they are needed.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Request<'a> {
+    uid: String,
+    namespace: Option<String>,
+    #[serde(default)]
+    dry_run: bool,
+    #[serde(borrow)]
+    object: Option<&'a RawValue>,
+    #[serde(borrow)]
+    old_object: Option<&'a RawValue>,
+}
+
+impl Request<'_> {
+    /// Reads parts of the object.
+    fn read(&self, parts: Parts) -> serde_json::Result<Value> {
+        parts.read(self.object.map_or("null", RawValue::get))
+    }
+}
+
 /// Reads the body of a request, and waits until it may be reviewed. Whoever sends slowly keeps no other request from its turn.
-async fn read(admission: &Admission, body: Body) -> Result<(ReviewBody, OwnedSemaphorePermit), StatusCode> {
+async fn read(admission: &Admission, body: Body) -> Result<(Bytes, OwnedSemaphorePermit), StatusCode> {
     let reading = tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY));
     let bytes = match reading.await {
         Ok(Ok(bytes)) => bytes,
@@ -75,46 +112,40 @@ async fn read(admission: &Admission, body: Body) -> Result<(ReviewBody, OwnedSem
     };
     let permit = admission.permits.clone().acquire_owned().await;
     let permit = permit.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
-    let review = serde_json::from_slice(&bytes).map_err(|_| StatusCode::BAD_REQUEST)?;
-    Ok((Json(review), permit))
+    Ok((bytes, permit))
 }
 
-/// A request with its objects in JSON, and a response that allows it.
-struct Received {
-    request: AdmissionRequest<DynamicObject>,
-    object: Value,
-    response: AdmissionResponse,
-}
-
-/// Reads a request. The error is the response to one that cannot be read.
-fn receive(review: ReviewBody) -> Result<Received, Box<ReviewBody>> {
-    let request: AdmissionRequest<DynamicObject> = match review.0.try_into() {
-        Ok(request) => request,
-        Err(error) => return Err(Box::new(Json(AdmissionResponse::invalid(error).into_review()))),
-    };
-    let object = json(request.object.as_ref()).unwrap_or_default();
-    Ok(Received { object, response: AdmissionResponse::from(&request), request })
-}
-
-fn json(object: Option<&DynamicObject>) -> Option<Value> {
-    serde_json::to_value(object?).ok()
+/// Reads a request, and makes a response that allows it.
+fn receive(body: &[u8]) -> Result<(Request<'_>, AdmissionResponse), StatusCode> {
+    let mut review: Review<'_> = serde_json::from_slice(body).map_err(|_| StatusCode::BAD_REQUEST)?;
+    let mut response = AdmissionResponse::invalid("");
+    response.types = TypeMeta { api_version: review.api_version, kind: review.kind };
+    response.uid = std::mem::take(&mut review.request.uid);
+    response.allowed = true;
+    response.result = Status::default();
+    Ok((review.request, response))
 }
 
 async fn inject_pod(State(admission): State<Admission>, body: Body) -> Result<ReviewBody, StatusCode> {
-    let (review, _permit) = read(&admission, body).await?;
-    Ok(inject_reviewed(&admission, review))
+    let (body, _permit) = read(&admission, body).await?;
+    inject_reviewed(&admission, &body)
 }
 
-fn inject_reviewed(admission: &Admission, review: ReviewBody) -> ReviewBody {
-    let Received { request, object, mut response } = match receive(review) {
-        Ok(received) => received,
-        Err(invalid) => return *invalid,
-    };
+fn inject_reviewed(admission: &Admission, body: &[u8]) -> Result<ReviewBody, StatusCode> {
+    let (request, mut response) = receive(body)?;
     let bounds = admission.limit_ranges.bounds(request.namespace.as_deref().unwrap_or_default());
-    let outcome = match patch(&object, &admission.config, &bounds) {
-        Ok((patch, warnings)) => {
+    let pod: Pod = match request.read(POD).and_then(serde_json::from_value) {
+        Ok(pod) => pod,
+        Err(error) => {
+            tracing::warn!("a pod gets no sidecar because it could not be read: {error}");
+            admission.metrics.admission("inject", "unreadable");
+            return Ok(Json(response.into_review()));
+        }
+    };
+    let outcome = match inject(&pod, &admission.config, &bounds) {
+        Ok(Injected { patch, warnings }) => {
             for warning in &warnings {
-                log_pod(&object, warning);
+                log_pod(&pod.metadata, warning);
             }
             if !warnings.is_empty() {
                 response.warnings =
@@ -123,21 +154,17 @@ fn inject_reviewed(admission: &Admission, review: ReviewBody) -> ReviewBody {
             response = response.with_patch(patch).unwrap_or_else(AdmissionResponse::invalid);
             "injected"
         }
-        Err(NoPatch::Unreadable(error)) => {
-            tracing::warn!("a pod gets no sidecar because it could not be read: {error}");
-            "unreadable"
-        }
-        Err(NoPatch::Skip(skip)) => {
+        Err(skip) => {
             if !skip.is_wanted() {
                 let warning = format!("the pod gets no sidecar: {skip}");
-                log_pod(&object, &warning);
+                log_pod(&pod.metadata, &warning);
                 response.warnings = Some(vec![format!("sluice: {warning}")]);
             }
             skip.as_str()
         }
     };
     admission.metrics.admission("inject", outcome);
-    Json(response.into_review())
+    Ok(Json(response.into_review()))
 }
 
 /// Reports whether a text is a label of DNS, as the names of namespaces are.
@@ -147,55 +174,31 @@ fn is_label(text: &str) -> bool {
 }
 
 /// Logs what is wrong with a new pod, which may not have a name yet.
-fn log_pod(pod: &Value, problem: &str) {
-    let named = |name: &str| pod["metadata"][name].as_str().unwrap_or_default().to_owned();
-    tracing::info!(namespace = named("namespace"), pod = named("name") + &named("generateName"), "{problem}");
-}
-
-/// The reason why a pod is left unchanged.
-enum NoPatch {
-    Unreadable(serde_json::Error),
-    Skip(Skip),
-}
-
-impl From<serde_json::Error> for NoPatch {
-    fn from(error: serde_json::Error) -> Self {
-        Self::Unreadable(error)
-    }
-}
-
-/// Returns the patch that adds the sidecar to a pod. Both versions of the pod pass through the same types, so
-/// fields that these types do not have are not in the patch and stay as they are. Also returns warnings.
-fn patch(
-    object: &Value,
-    config: &InjectConfig,
-    bounds: &Bounds,
-) -> Result<(json_patch::Patch, Vec<String>), NoPatch> {
-    let before: Pod = serde_json::from_value(object.clone())?;
-    let after = inject(&before, config, bounds).map_err(NoPatch::Skip)?;
-    let patch = json_patch::diff(&serde_json::to_value(before)?, &serde_json::to_value(after.pod)?);
-    Ok((patch, after.warnings))
+fn log_pod(pod: &ObjectMeta, problem: &str) {
+    let name = pod.name.as_ref().or(pod.generate_name.as_ref());
+    tracing::info!(namespace = pod.namespace, pod = name, "{problem}");
 }
 
 async fn validate_policy(State(admission): State<Admission>, body: Body) -> Result<ReviewBody, StatusCode> {
-    let (review, _permit) = read(&admission, body).await?;
-    Ok(validate_reviewed(&admission, review).await)
+    let (body, _permit) = read(&admission, body).await?;
+    validate_reviewed(&admission, &body).await
 }
 
-async fn validate_reviewed(admission: &Admission, review: ReviewBody) -> ReviewBody {
-    let Received { request, object, mut response } = match receive(review) {
-        Ok(received) => received,
-        Err(invalid) => return *invalid,
+async fn validate_reviewed(admission: &Admission, body: &[u8]) -> Result<ReviewBody, StatusCode> {
+    let (request, mut response) = receive(body)?;
+    let object = match request.read(POLICY) {
+        Ok(object) => object,
+        Err(error) => return Ok(Json(response.deny(error).into_review())),
     };
     // The API server has set both, and nothing is told about another namespace.
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
     if request.namespace.as_deref() != Some(namespace) || !is_label(namespace) {
         let reason = "the namespace of the object is not the one of the request";
-        return Json(response.deny(reason).into_review());
+        return Ok(Json(response.deny(reason).into_review()));
     }
-    let review = admission.reviewer.review(&object, json(request.old_object.as_ref()).as_ref()).await;
     let is_probe =
         request.dry_run && object["metadata"]["generateName"].as_str().is_some_and(|name| name == PROBE_NAME);
+    let review = admission.reviewer.review(object, request.old_object).await;
     let outcome = match &review.rejection {
         Some(_) if is_probe => "probe",
         Some(_) => "refused",
@@ -208,5 +211,5 @@ async fn validate_reviewed(admission: &Admission, review: ReviewBody) -> ReviewB
     if !review.warnings.is_empty() {
         response.warnings = Some(review.warnings);
     }
-    Json(response.into_review())
+    Ok(Json(response.into_review()))
 }

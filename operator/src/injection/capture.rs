@@ -128,6 +128,8 @@ pub fn plan(pod: &Pod) -> Result<Ports, CaptureError> {
                 match wanted.iter().find(|port| port.name == next.name) {
                     Some(same) if same.listen == next.listen => {}
                     Some(_) => return Err(CaptureError::InvalidPort(item.into())),
+                    // The annotation may have any length, and each is compared with all others.
+                    None if wanted.len() == MAX_PORTS => return Err(CaptureError::TooMany),
                     None => wanted.push(next),
                 }
             }
@@ -137,9 +139,6 @@ pub fn plan(pod: &Pod) -> Result<Ports, CaptureError> {
     };
     if wanted.is_empty() {
         return Err(CaptureError::EmptyAnnotation);
-    }
-    if wanted.len() > MAX_PORTS {
-        return Err(CaptureError::TooMany);
     }
     for port in &wanted {
         // The ports of a mesh's proxy are not captured, but they have names too.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Pod, PodSpec, ResourceRequirements};
 use sluice_crds::INJECT_LABEL;
 
 use super::bounds::Bounds;
@@ -45,8 +45,9 @@ pub fn warnings(pod: &Pod, config: &InjectConfig) -> Vec<String> {
 
 /// Decides whether a pod gets a sidecar, and which.
 pub fn decide(pod: &Pod, config: &InjectConfig, bounds: &Bounds) -> Result<Plan, Skip> {
-    let spec = pod.spec.clone().unwrap_or_default();
-    if find_sidecar(&spec).is_some() {
+    let none = PodSpec::default();
+    let spec = pod.spec.as_ref().unwrap_or(&none);
+    if find_sidecar(spec).is_some() {
         return Err(Skip::Present);
     }
     if pod.metadata.labels.as_ref().is_some_and(is_opted_out) {
@@ -58,13 +59,13 @@ pub fn decide(pod: &Pod, config: &InjectConfig, bounds: &Bounds) -> Result<Plan,
     if spec.host_network == Some(true) {
         return Err(Skip::HostNetwork);
     }
-    if is_windows(&spec) {
+    if is_windows(spec) {
         return Err(Skip::Windows);
     }
-    if is_name_taken(&spec) {
+    if is_name_taken(spec) {
         return Err(Skip::NameTaken);
     }
-    if let Some(volume) = taken_volume(&spec) {
+    if let Some(volume) = taken_volume(spec) {
         return Err(Skip::VolumeTaken(volume.to_owned()));
     }
     if !config.native && pod.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "Job") {
@@ -75,7 +76,7 @@ pub fn decide(pod: &Pod, config: &InjectConfig, bounds: &Bounds) -> Result<Plan,
     let annotations = pod.metadata.annotations.as_ref().unwrap_or(&none);
     let (mut settings, _) = PodSettings::new(config, annotations);
     let mut warnings = warnings(pod, config);
-    let fitted = fit(&spec, bounds, &config.resources, &settings.resources, &config.guaranteed_resources);
+    let fitted = fit(spec, bounds, &config.resources, &settings.resources, &config.guaranteed_resources);
     let fitted = fitted.map_err(|NoRoom| Skip::NoRoom)?;
     settings.resources = fitted.sidecar;
     warnings.extend(fitted.ignored.iter().map(|resource| {

@@ -2,7 +2,8 @@
 //! anything is changed.
 //!
 //! - [`decide`]: the decision, from the whole pod and the bounds of its namespace. [`skip`]: why a pod gets none.
-//! - [`inject`]: the pod with its sidecar. [`sidecar`]: the sidecar's container and volumes.
+//! - [`parts`]: which parts of a new pod are read.
+//! - [`inject`]: the patch that adds the sidecar. [`sidecar`]: the sidecar's container and volumes.
 //! - [`containers`]: which containers keep running, and which is the sidecar.
 //! - [`capture`]: the ports that the sidecar captures. [`platform`]: pods that run on Windows, or without the cluster's DNS.
 //! - [`resources`]: what the sidecar may use, within [`bounds`] and beside the other containers ([`totals`]). [`quantity`]:
@@ -17,6 +18,7 @@ pub mod containers;
 pub mod decide;
 pub mod inject;
 pub mod log_filter;
+pub mod parts;
 pub mod platform;
 pub mod pod_settings;
 pub mod quantity;

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec};
 
 /// Labels of nodes that name their operating system.
-const OS_LABELS: [&str; 2] = ["kubernetes.io/os", "beta.kubernetes.io/os"];
+pub(super) const OS_LABELS: [&str; 2] = ["kubernetes.io/os", "beta.kubernetes.io/os"];
 const WINDOWS: &str = "windows";
 /// Annotation of a pod that kubelet read from a file, and not from the API server.
-const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+pub(super) const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 /// Reports whether a pod stands for one that kubelet read from a file.
 pub(super) fn is_mirror(pod: &Pod) -> bool {

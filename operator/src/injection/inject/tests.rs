@@ -1,10 +1,14 @@
 use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::json;
 
 use super::*;
 use crate::args::{LogFormat, StartupPolicy};
 use crate::injection::capture::{self, CaptureError};
 use crate::injection::config::{guaranteed_resources, resources};
+
+pub(crate) mod patches;
+mod typed;
 
 pub(crate) fn config(native: bool) -> InjectConfig {
     InjectConfig {
@@ -32,6 +36,14 @@ fn pod(ports: serde_json::Value, extra: serde_json::Value) -> Pod {
     serde_json::from_value(pod).unwrap()
 }
 
+/// Returns a pod with its patch applied.
+fn injected(pod: &Pod, config: &InjectConfig) -> Result<Pod, Skip> {
+    let patch = inject(pod, config, &Bounds::default())?.patch;
+    let mut pod = serde_json::to_value(pod).unwrap();
+    json_patch::patch(&mut pod, &patch).unwrap();
+    Ok(serde_json::from_value(pod).unwrap())
+}
+
 fn http() -> serde_json::Value {
     json!([{"name": "http", "containerPort": 8080}])
 }
@@ -40,14 +52,7 @@ fn http() -> serde_json::Value {
 fn only_with_a_collector_a_sidecar_sends_spans_which_name_its_pod() {
     let sidecar = |tracing| {
         let config = InjectConfig { tracing, ..config(true) };
-        inject(&pod(http(), json!({})), &config, &Bounds::default())
-            .unwrap()
-            .pod
-            .spec
-            .unwrap()
-            .init_containers
-            .unwrap()
-            .remove(0)
+        injected(&pod(http(), json!({})), &config).unwrap().spec.unwrap().init_containers.unwrap().remove(0)
     };
     let has_arg = |sidecar: &Container, arg: &str| sidecar.args.iter().flatten().any(|found| found == arg);
     let without = sidecar(None);
@@ -73,7 +78,7 @@ fn the_port_name_moves_to_the_sidecar_and_probes_keep_reaching_the_application()
     let spec = before.spec.as_mut().unwrap();
     spec.containers[0].readiness_probe =
         serde_json::from_value(json!({"httpGet": {"path": "/", "port": "http"}})).unwrap();
-    let after = inject(&before, &config(true), &Bounds::default()).unwrap().pod;
+    let after = injected(&before, &config(true)).unwrap();
     let spec = after.spec.clone().unwrap();
     let app = &spec.containers[0];
     assert_eq!(app.ports.as_ref().unwrap()[0].name, None);
@@ -84,12 +89,12 @@ fn the_port_name_moves_to_the_sidecar_and_probes_keep_reaching_the_application()
     assert_eq!(sidecar.ports.as_ref().unwrap()[0].name.as_deref(), Some("http"));
     let captured = CapturedPort { name: "http".into(), sidecar: 8790, application: 8080 };
     assert_eq!(capture::of_sidecar(&spec).map(|ports| ports.captured), Some(vec![captured]));
-    assert_eq!(inject(&after, &config(true), &Bounds::default()), Err(Skip::Present));
+    assert_eq!(injected(&after, &config(true)), Err(Skip::Present));
 }
 
 #[test]
 fn an_older_kubernetes_gets_an_ordinary_container() {
-    let spec = inject(&pod(http(), json!({})), &config(false), &Bounds::default()).unwrap().pod.spec.unwrap();
+    let spec = injected(&pod(http(), json!({})), &config(false)).unwrap().spec.unwrap();
     assert_eq!(spec.containers.len(), 2);
     assert!(spec.init_containers.is_none() && spec.containers[1].restart_policy.is_none());
 }
@@ -97,17 +102,17 @@ fn an_older_kubernetes_gets_an_ordinary_container() {
 #[test]
 fn pods_that_opt_out_or_cannot_be_captured_are_left_unchanged() {
     let out = pod(http(), json!({"metadata": {"labels": {"sluice.dev/inject": "false"}}}));
-    assert_eq!(inject(&out, &config(true), &Bounds::default()), Err(Skip::OptedOut));
+    assert_eq!(injected(&out, &config(true)), Err(Skip::OptedOut));
     assert_eq!(
-        inject(&pod(http(), json!({"spec": {"hostNetwork": true}})), &config(true), &Bounds::default()),
+        injected(&pod(http(), json!({"spec": {"hostNetwork": true}})), &config(true)),
         Err(Skip::HostNetwork)
     );
-    assert!(matches!(inject(&Pod::default(), &config(true), &Bounds::default()), Err(Skip::Capture(_))));
+    assert!(matches!(injected(&Pod::default(), &config(true)), Err(Skip::Capture(_))));
 }
 
 #[test]
 fn the_list_of_limited_clients_is_served_inside_the_pod_only() {
-    let sidecar = inject(&pod(http(), json!({})), &config(true), &Bounds::default()).unwrap().pod;
+    let sidecar = injected(&pod(http(), json!({})), &config(true)).unwrap();
     let args = sidecar.spec.unwrap().init_containers.unwrap().remove(0).args.unwrap();
     assert!(args.contains(&"--debug=127.0.0.1:8793".to_owned()), "{args:?}");
     let error = inject(
@@ -123,7 +128,7 @@ fn the_list_of_limited_clients_is_served_inside_the_pod_only() {
 fn the_posture_is_passed_to_the_sidecar() {
     let args = |startup_policy, debug_headers| {
         let config = InjectConfig { startup_policy, debug_headers, ..config(true) };
-        let after = inject(&pod(http(), json!({})), &config, &Bounds::default()).unwrap().pod;
+        let after = injected(&pod(http(), json!({})), &config).unwrap();
         let args = after.spec.unwrap().init_containers.unwrap().remove(0).args.unwrap();
         args.into_iter()
             .filter(|arg| arg.contains("policy") || arg.contains("debug-headers"))
@@ -139,7 +144,7 @@ fn settings_of_the_pod_are_passed_to_the_sidecar() {
         json!({"sluice.dev/log-level": "debug", "sluice.dev/log-format": "json", "sluice.dev/workers": "2"});
     let annotations = json!({"metadata": {"annotations": annotations}});
     let args = |pod: &Pod| {
-        let spec = inject(pod, &config(true), &Bounds::default()).unwrap().pod.spec.unwrap();
+        let spec = injected(pod, &config(true)).unwrap().spec.unwrap();
         spec.init_containers.unwrap().remove(0).args.unwrap()
     };
     let changed = args(&pod(http(), annotations));
@@ -155,7 +160,7 @@ fn settings_of_the_pod_are_passed_to_the_sidecar() {
 fn the_platform_may_assign_the_user() {
     let user = |platform_user| {
         let config = InjectConfig { platform_user, ..config(true) };
-        let spec = inject(&pod(http(), json!({})), &config, &Bounds::default()).unwrap().pod.spec.unwrap();
+        let spec = injected(&pod(http(), json!({})), &config).unwrap().spec.unwrap();
         let context = spec.init_containers.unwrap().remove(0).security_context.unwrap();
         assert_eq!(context.run_as_non_root, Some(true));
         (context.run_as_user, context.run_as_group)
@@ -205,11 +210,8 @@ fn meshes() -> [(&'static str, serde_json::Value); 4] {
 fn beside_a_service_mesh_the_application_s_port_is_captured_and_the_mesh_stays_as_it_is() {
     for (mesh, spec) in meshes() {
         let before: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
-        let spec = inject(&before, &config(true), &Bounds::default())
-            .unwrap_or_else(|skip| panic!("{mesh}: {skip:?}"))
-            .pod
-            .spec
-            .unwrap();
+        let spec =
+            injected(&before, &config(true)).unwrap_or_else(|skip| panic!("{mesh}: {skip:?}")).spec.unwrap();
         let captured = CapturedPort { name: "web".into(), sidecar: 8790, application: 8080 };
         assert_eq!(capture::of_sidecar(&spec).map(|ports| ports.captured), Some(vec![captured]), "{mesh}");
         // The sidecar starts behind the mesh's containers, which set up the pod's network.
@@ -261,7 +263,7 @@ fn the_port_of_a_native_sidecar_moves_like_any_other() {
         "metadata": {"name": "p"}, "spec": {"containers": [{"name": "app"}], "initContainers": [helper]},
     }))
     .unwrap();
-    let spec = inject(&before, &config(true), &Bounds::default()).unwrap().pod.spec.unwrap();
+    let spec = injected(&before, &config(true)).unwrap().spec.unwrap();
     let init = spec.init_containers.as_ref().unwrap();
     assert_eq!(init[0].ports.as_ref().unwrap()[0].name, None);
     let probe = init[0].startup_probe.as_ref().unwrap();
@@ -272,7 +274,7 @@ fn the_port_of_a_native_sidecar_moves_like_any_other() {
 #[test]
 fn an_admin_port_that_is_taken_moves() {
     let ports = json!([{"name": "http", "containerPort": 8080}, {"containerPort": 8791}]);
-    let spec = inject(&pod(ports, json!({})), &config(true), &Bounds::default()).unwrap().pod.spec.unwrap();
+    let spec = injected(&pod(ports, json!({})), &config(true)).unwrap().spec.unwrap();
     let sidecar = spec.init_containers.as_ref().unwrap().last().unwrap();
     assert!(
         sidecar.args.iter().flatten().any(|argument| argument == "--admin=[::]:8794"),
