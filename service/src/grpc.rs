@@ -24,8 +24,7 @@ use tower::util::BoxCloneSyncService;
 
 use crate::callers::{Callers, NotPermitted, names_of};
 use crate::incoming::{Counted, Room};
-use crate::messages::{RateLimitRequest, RateLimitResponse};
-use crate::reflection::definitions;
+use crate::messages::{DEFINITIONS, RateLimitRequest, RateLimitResponse};
 use crate::rls::Rls;
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -82,7 +81,7 @@ impl Methods {
     ) -> Result<Self, tonic_reflection::server::Error> {
         let builder = || {
             tonic_reflection::server::Builder::configure()
-                .register_file_descriptor_set(definitions())
+                .register_encoded_file_descriptor_set(DEFINITIONS)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
         let others = [

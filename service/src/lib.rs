@@ -2,9 +2,9 @@
 //!
 //! A question passes through these modules, from top to bottom:
 //! - [`service`]: starts and ends all of it; its workers accept connections by `accept`.
-//! - [`callers`]: who may ask. [`tls`]: certificates. `grpc`: a connection, and the methods that it can call; `reflection` describes
-//!   them, and `incoming` bounds what it takes.
-//! - [`rls`]: the door for Envoy's global rate limiting. [`sluice_engine`] decides. [`messages`]: what is sent.
+//! - [`callers`]: who may ask. [`tls`]: certificates. `grpc`: a connection, and the methods that it can call; `incoming` bounds
+//!   what it takes.
+//! - [`rls`]: the door for Envoy's global rate limiting. [`sluice_engine`] decides. [`messages`]: what is sent, and its definitions.
 //! - [`checks`]: the door for applications, which `http` serves.
 //! - `health`: whether it has rules. `metrics`: counters of questions. `pages`: what is served over HTTP/1, by
 //!   `page_server`; `json`: questions and answers there.
@@ -26,7 +26,6 @@ mod metrics;
 pub mod operator;
 mod page_server;
 mod pages;
-mod reflection;
 pub mod rls;
 pub mod run;
 pub mod service;
