@@ -38,6 +38,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             to_bytes(&package, message);
         }
     }
+    // A test compares them.
+    std::fs::write(folder.join("messages.binpb"), messages.encode_to_vec())?;
     Config::new().bytes(["."]).include_file("messages.rs").compile_fds(messages)?;
     Ok(())
 }

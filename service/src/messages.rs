@@ -27,3 +27,40 @@ pub(crate) const DEFINITIONS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/messages.rs"));
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use prost_reflect::DescriptorPool;
+
+    use super::DEFINITIONS;
+
+    /// Number and type of each field.
+    fn fields(definitions: &[u8]) -> BTreeMap<String, String> {
+        let pool = DescriptorPool::decode(definitions).unwrap();
+        let fields = pool.all_messages().flat_map(|message| message.fields().collect::<Vec<_>>());
+        let described = fields.map(|field| {
+            let described = format!("{} {:?} {:?}", field.number(), field.cardinality(), field.kind());
+            (field.full_name().to_owned(), described)
+        });
+        described.collect()
+    }
+
+    #[test]
+    fn the_definitions_have_all_fields_of_the_messages_and_texts_in_place_of_bytes() {
+        let defined = fields(DEFINITIONS);
+        let generated = fields(include_bytes!(concat!(env!("OUT_DIR"), "/messages.binpb")));
+        assert!(defined.keys().eq(generated.keys()));
+        let differ = defined.iter().filter(|&(name, field)| *field != generated[name]);
+        let differ: Vec<_> = differ.map(|(name, field)| (&**name, &**field, &*generated[name])).collect();
+        let entry = "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry";
+        let [key, value] = ["key", "value"].map(|field| format!("{entry}.{field}"));
+        let expected = [
+            (&*key, "1 Optional string", "1 Optional bytes"),
+            (&*value, "2 Optional string", "2 Optional bytes"),
+            ("envoy.service.ratelimit.v3.RateLimitRequest.domain", "1 Optional string", "1 Optional bytes"),
+        ];
+        assert_eq!(differ, expected);
+    }
+}
