@@ -23,7 +23,7 @@ pub const OVER_LIMIT: i32 = Code::OverLimit as i32;
 /// The definitions, as a `google.protobuf.FileDescriptorSet` in bytes.
 pub(crate) const DEFINITIONS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/definitions.binpb"));
 
-#[allow(clippy::all, missing_docs, unreachable_pub)]
+#[allow(clippy::all, unreachable_pub)]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/messages.rs"));
 }
