@@ -423,6 +423,12 @@ mod tests {
 
     use super::*;
 
+    impl Callers {
+        fn permit(&self, names: &[String], headers: &HeaderMap, domain: &[u8]) -> Result<(), NotPermitted> {
+            self.check(names, headers, domain).map(drop)
+        }
+    }
+
     fn callers(text: &str) -> (tempfile::NamedTempFile, Result<Callers, CallersError>) {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(text.as_bytes()).unwrap();
@@ -442,7 +448,7 @@ mod tests {
     fn a_caller_names_the_domains_of_its_namespaces_and_those_granted_to_it() {
         let (_file, callers) = callers(TEXT);
         let callers = callers.unwrap();
-        let check = |name: &str, domain: &[u8]| callers.check(&[name.to_owned()], &HeaderMap::new(), domain);
+        let check = |name: &str, domain: &[u8]| callers.permit(&[name.to_owned()], &HeaderMap::new(), domain);
         let envoy = "spiffe://cluster.local/ns/gateways/sa/envoy";
         for domain in ["shop", "shop/checkout", "legacy.example"] {
             assert_eq!(check(envoy, domain.as_bytes()), Ok(()), "{domain}");
@@ -456,7 +462,7 @@ mod tests {
             check("dns:other.example", b"shop"),
             Err(NotPermitted::Unknown("dns:other.example".to_owned()))
         );
-        assert_eq!(callers.check(&[], &HeaderMap::new(), b"shop"), Err(NotPermitted::Unidentified));
+        assert_eq!(callers.permit(&[], &HeaderMap::new(), b"shop"), Err(NotPermitted::Unidentified));
         let page: serde_json::Value = serde_json::from_str(&callers.page()).unwrap();
         assert_eq!(page["callers"][1]["subject"], envoy);
         assert_eq!((&page["callers"][1]["asked"], &page["callers"][1]["refused"]), (&3.into(), &6.into()));
@@ -487,13 +493,13 @@ mod tests {
         let (audience, issuer, subject) =
             (SERVICE_AUDIENCE, "https://issuer", "system:serviceaccount:apps:web");
         let good = sign(&key, &claims(audience, issuer, now + 600, subject));
-        assert_eq!(callers.check(&[], &good, b"apps"), Err(NotPermitted::WithoutKeys));
+        assert_eq!(callers.permit(&[], &good, b"apps"), Err(NotPermitted::WithoutKeys));
         let point = |range: std::ops::Range<usize>| URL_SAFE_NO_PAD.encode(&key.public_key_raw()[range]);
         let jwk = serde_json::json!({"kty": "EC", "crv": "P-256", "alg": "ES256", "kid": "a", "x": point(1..33), "y": point(33..65)});
         let jwks = serde_json::json!({"keys": [jwk]}).to_string();
         callers.set_keys(TokenKeys { issuer: issuer.to_owned(), jwks });
-        assert_eq!(callers.check(&[], &good, b"apps"), Ok(()));
-        assert!(matches!(callers.check(&[], &good, b"shop"), Err(NotPermitted::Domain { .. })));
+        assert_eq!(callers.permit(&[], &good, b"apps"), Ok(()));
+        assert!(matches!(callers.permit(&[], &good, b"shop"), Err(NotPermitted::Domain { .. })));
         for (key, claims, what) in [
             (&key, claims("sluice.dev", issuer, now + 600, subject), "another audience"),
             (&key, claims(audience, "https://other", now + 600, subject), "another issuer"),
@@ -501,14 +507,14 @@ mod tests {
             (&key, claims(audience, issuer, now + 600, "apps:web"), "no service account"),
             (&other, claims(audience, issuer, now + 600, subject), "another key"),
         ] {
-            assert_eq!(callers.check(&[], &sign(key, &claims), b"apps"), Err(NotPermitted::Token), "{what}");
+            assert_eq!(callers.permit(&[], &sign(key, &claims), b"apps"), Err(NotPermitted::Token), "{what}");
         }
         let account = claims(audience, issuer, now + 600, "system:serviceaccount:apps:other");
         let unknown = Err(NotPermitted::Unknown("apps/other".to_owned()));
-        assert_eq!(callers.check(&[], &sign(&key, &account), b"apps"), unknown);
+        assert_eq!(callers.permit(&[], &sign(&key, &account), b"apps"), unknown);
         // A gateway may pass on what its client has sent: its own certificate comes first.
         let names = ["dns:a.example".to_owned()];
-        assert_eq!(callers.check(&names, &sign(&other, &account), b"shop"), Ok(()));
+        assert_eq!(callers.permit(&names, &sign(&other, &account), b"shop"), Ok(()));
     }
 
     #[test]
@@ -516,8 +522,8 @@ mod tests {
         let (_file, callers) = callers(TEXT);
         let callers = callers.unwrap();
         for n in 0..500 {
-            let _ = callers.check(&[format!("dns:{n}.example")], &HeaderMap::new(), b"shop");
-            let _ = callers.check(&[], &HeaderMap::new(), b"shop");
+            let _ = callers.permit(&[format!("dns:{n}.example")], &HeaderMap::new(), b"shop");
+            let _ = callers.permit(&[], &HeaderMap::new(), b"shop");
         }
         let page: serde_json::Value = serde_json::from_str(&callers.page()).unwrap();
         assert_eq!(page["refused"].as_array().unwrap().len(), MAX_REFUSALS);

@@ -10,7 +10,6 @@ pub mod openapi;
 mod problem;
 mod request;
 
-use std::error::Error;
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes, to_bytes};
@@ -30,8 +29,8 @@ use sluice_engine::checks::{
     Check, CheckAnswer, CheckError, How, LimitStatus, NamedLimit, Outcome, Policies, PreparedCheck,
     SettleError,
 };
-use sluice_host::serve::is_grpc;
 use sluice_host::serve::table::NoRoom;
+use sluice_host::serve::{is_due_to, is_grpc};
 use sluice_limiter::{MAX_COUNT, Period};
 
 use crate::callers::Callers;
@@ -366,12 +365,9 @@ async fn discard(body: Body) {
 /// Receives a body, of a caller who may ask.
 async fn receive(body: Body) -> Result<Bytes, Problem> {
     to_bytes(body, MAX_BODY).await.map_err(|error| {
-        let is_of = |is: fn(&(dyn Error + 'static)) -> bool| {
-            std::iter::successors(Some(&error as &(dyn Error + 'static)), |error| (*error).source()).any(is)
-        };
-        if is_of(<dyn Error>::is::<LengthLimitError>) {
+        if is_due_to::<LengthLimitError>(&error) {
             Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is longer than {MAX_BODY} bytes"))
-        } else if is_of(<dyn Error>::is::<NoRoom>) {
+        } else if is_due_to::<NoRoom>(&error) {
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, NO_ROOM)
         } else {
             Problem::new(StatusCode::BAD_REQUEST, "the body did not arrive as a whole")

@@ -16,8 +16,7 @@ use tonic_prost::ProstCodec;
 
 use crate::callers::{Callers, NotPermitted};
 use crate::door::{NO_ROOM, Sender};
-use crate::messages::{RateLimitRequest, RateLimitResponse};
-use crate::reflection::definitions;
+use crate::messages::{DEFINITIONS, RateLimitRequest, RateLimitResponse};
 use crate::rls::Rls;
 use crate::work::Whose;
 
@@ -31,7 +30,7 @@ const MAX_QUESTION: usize = 4 << 20;
 pub(crate) fn routes(health: HealthServer<impl Health>) -> Result<Router, tonic_reflection::server::Error> {
     let builder = || {
         tonic_reflection::server::Builder::configure()
-            .register_file_descriptor_set(definitions())
+            .register_encoded_file_descriptor_set(DEFINITIONS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     Ok(Router::new()

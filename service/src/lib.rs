@@ -2,8 +2,8 @@
 //!
 //! A question passes through these modules, from top to bottom:
 //! - [`service`]: starts and ends all of it. `door`: what its ports answer, which [`sluice_host::serve`] serves.
-//! - [`callers`]: who may ask. [`tls`]: certificates. `grpc`: the methods that can be called; `reflection` describes them.
-//! - [`rls`]: the door for Envoy's global rate limiting. [`sluice_engine`] decides. [`messages`]: what is sent.
+//! - [`callers`]: who may ask. [`tls`]: certificates. `grpc`: the methods that can be called.
+//! - [`rls`]: the door for Envoy's global rate limiting. [`sluice_engine`] decides. [`messages`]: what is sent, and its definitions.
 //! - [`checks`]: the door for applications. [`work`]: whose questions are next.
 //! - `health`: whether it has rules. `metrics`: counters of questions. `pages`: probes, metrics and what ratelimit has; `json`: questions
 //!   and answers there.
@@ -22,7 +22,6 @@ pub mod messages;
 mod metrics;
 pub mod operator;
 mod pages;
-mod reflection;
 pub mod rls;
 pub mod run;
 pub mod service;

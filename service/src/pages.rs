@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use axum::Extension;
+use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Extension, Json, Router};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Request, StatusCode, Uri};
 use http_body_util::Empty;
@@ -19,7 +20,7 @@ use sluice_host::serve::Peer;
 
 use crate::callers::Callers;
 use crate::health::Health;
-use crate::json::{JsonAnswer, JsonQuestion};
+use crate::json;
 use crate::messages::OVER_LIMIT;
 use crate::metrics::Metrics;
 use crate::rls::Rls;
@@ -139,18 +140,19 @@ async fn json(
     body: Bytes,
 ) -> Response {
     let whose = peer.map_or(Whose::LOCAL, |Extension(Peer(peer))| Whose::of(None, peer.ip()));
-    let refused = |reason: String| (StatusCode::BAD_REQUEST, reason + "\n").into_response();
-    let question = serde_json::from_slice::<JsonQuestion>(&body).map_err(|error| error.to_string());
-    let request = match question.and_then(JsonQuestion::into_request) {
+    let failed = |status: StatusCode, reason: String| (status, reason + "\n").into_response();
+    let request = match json::question(&body) {
         Ok(request) => request,
-        Err(error) => return refused(error),
+        Err(error) => return failed(StatusCode::BAD_REQUEST, error),
     };
-    match pages.rls.answer(&request, &headers, whose, None).await {
-        Ok(response) => {
-            let is_over = response.overall_code == OVER_LIMIT;
-            let status = if is_over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
-            (status, Json(JsonAnswer::from(response))).into_response()
-        }
-        Err(error) => refused(error.to_string()),
+    let response = match pages.rls.answer(&request, &headers, whose, None).await {
+        Ok(response) => response,
+        Err(error) => return failed(StatusCode::BAD_REQUEST, error.to_string()),
+    };
+    let is_over = response.overall_code == OVER_LIMIT;
+    let status = if is_over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+    match json::answer(&response) {
+        Ok(answer) => (status, [(CONTENT_TYPE, "application/json")], answer).into_response(),
+        Err(error) => failed(StatusCode::INTERNAL_SERVER_ERROR, error),
     }
 }

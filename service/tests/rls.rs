@@ -436,6 +436,8 @@ async fn fifty_callers_at_once_get_the_limit_exactly() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tools_can_ask_for_the_methods_and_their_messages() {
+    use prost::Message as _;
+    use prost_types::FileDescriptorProto;
     use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
     use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
     use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
@@ -471,6 +473,10 @@ async fn tools_can_ask_for_the_methods_and_their_messages() {
         else {
             panic!("{symbol}: {answer:?}");
         };
-        assert_eq!(file_descriptor_proto.len(), 1);
+        let [file] = &*file_descriptor_proto else { panic!("{symbol}: {file_descriptor_proto:?}") };
+        for import in FileDescriptorProto::decode(&**file).unwrap().dependency {
+            let answer = ask(MessageRequest::FileByFilename(import.clone())).await;
+            assert!(matches!(answer, MessageResponse::FileDescriptorResponse(_)), "{import}: {answer:?}");
+        }
     }
 }

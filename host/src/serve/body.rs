@@ -1,5 +1,6 @@
 //! The bodies of requests and answers, which tell where a request is.
 
+use std::error::Error;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -27,6 +28,12 @@ pub enum BodyError {
     /// The connection failed, or the peer broke the rules of the protocol.
     #[error("the body broke off: {0}")]
     Broken(#[from] hyper::Error),
+}
+
+/// Reports whether an error is, or is due to, one of a type.
+#[must_use]
+pub fn is_due_to<T: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| (*error).source()).any(<dyn Error>::is::<T>)
 }
 
 /// The body of a request. What it has received takes room until the request is answered.

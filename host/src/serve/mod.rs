@@ -35,7 +35,7 @@ use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
 use self::body::Sent;
-pub use self::body::{BodyError, Received};
+pub use self::body::{BodyError, Received, is_due_to};
 use self::stream::CountedStream;
 use self::table::{Connection, Exchange, NoRoom, Place, Table};
 use crate::drain::DrainWatch;

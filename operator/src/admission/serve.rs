@@ -3,23 +3,27 @@
 //! request contains is written anywhere but into the response and the log. An error never blocks a pod; a pod that cannot be read is
 //! admitted unchanged.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
-use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::post;
+use axum::{Extension, Json, Router};
 use bytes::Bytes;
+use http_body_util::LengthLimitError;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::admission::{AdmissionResponse, AdmissionReview};
 use kube::core::{DynamicObject, ObjectMeta, Status, TypeMeta};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use sluice_host::serve::table::NoRoom;
+use sluice_host::serve::turns::{Turn, Turns};
+use sluice_host::serve::{Peer, is_due_to};
+use tokio::time::Instant;
 
 use crate::admission::read::{POLICY, Parts};
 use crate::admission::review::Reviewer;
@@ -33,10 +37,16 @@ use crate::webhooks::probe::PROBE_NAME;
 /// Maximum size of a request, in bytes. The API server sends an old and a new object of up to 3 MiB each.
 const MAX_BODY: usize = 8 << 20;
 
-/// Longest time in which the body of a request arrives. The API server waits for 5 s.
-const BODY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Number of reviews that are computed at the same time. Those whose bodies have not arrived do not count.
-const MAX_REVIEWS: usize = 8;
+/// Longest time for which a review waits for its turn. The API server waits for 5 s.
+const WAIT: Duration = Duration::from_secs(4);
+/// Memory of the reviews that are computed at the same time, and of those that wait for that, in bytes.
+const CAPACITY: usize = 160 << 20;
+const ROOM: usize = 4 << 30;
+/// Memory of a review, in bytes: so many times its body, and what becomes of its parts. Those of small bodies are small.
+const BODY_FACTOR: usize = 4;
+const POD_BYTES: usize = 8 << 20;
+const POLICY_BYTES: usize = 44 << 20;
+const PARTS_FACTOR: usize = 1000;
 
 /// The parts of a pod.
 pub(super) const POD: Parts = Parts { cost: parts::cost, most: parts::MOST };
@@ -47,7 +57,7 @@ struct Admission {
     limit_ranges: LimitRanges,
     reviewer: Arc<Reviewer>,
     metrics: Arc<Metrics>,
-    permits: Arc<Semaphore>,
+    turns: Turns<IpAddr>,
 }
 
 /// Returns the routes `POST /inject` and `POST /validate`.
@@ -63,7 +73,7 @@ pub fn router(
             limit_ranges,
             reviewer: Arc::new(reviewer),
             metrics,
-            permits: Arc::new(Semaphore::new(MAX_REVIEWS)),
+            turns: Turns::new(CAPACITY, ROOM),
         },
     )
 }
@@ -102,22 +112,41 @@ impl Request<'_> {
     }
 }
 
-/// Reads the body of a request, and waits until it may be reviewed. Whoever sends slowly keeps no other request from its turn.
-async fn read(admission: &Admission, body: Body) -> Result<(Bytes, OwnedSemaphorePermit), StatusCode> {
-    let reading = tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY));
-    let bytes = match reading.await {
-        Ok(Ok(bytes)) => bytes,
-        Ok(Err(_)) => return Err(StatusCode::PAYLOAD_TOO_LARGE),
-        Err(_) => return Err(StatusCode::REQUEST_TIMEOUT),
-    };
-    let permit = admission.permits.clone().acquire_owned().await;
-    let permit = permit.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
-    Ok((bytes, permit))
+/// A body, and the turn to review it.
+type Turned = (Bytes, Turn<IpAddr>);
+
+/// Reads the body of a request, and waits for its turn. Its parts become at most so many bytes. Whoever sends slowly keeps no other
+/// request from its turn, and the address that sends the most waits the longest.
+async fn read(
+    admission: &Admission,
+    peer: Option<Extension<Peer>>,
+    body: Body,
+    parts: usize,
+) -> Result<Turned, (StatusCode, String)> {
+    let bytes = to_bytes(body, MAX_BODY).await.map_err(|error| {
+        let status = if is_due_to::<LengthLimitError>(&error) {
+            StatusCode::PAYLOAD_TOO_LARGE
+        } else if is_due_to::<NoRoom>(&error) {
+            StatusCode::SERVICE_UNAVAILABLE
+        } else {
+            StatusCode::REQUEST_TIMEOUT
+        };
+        (status, format!("the operator of Sluice did not receive the review: {error}\n"))
+    })?;
+    let memory = bytes.len() * BODY_FACTOR + parts.min(bytes.len() * PARTS_FACTOR);
+    let address = peer.map_or(Ipv4Addr::LOCALHOST.into(), |Extension(Peer(peer))| peer.ip().to_canonical());
+    match admission.turns.turn(&address, memory, Instant::now() + WAIT).await {
+        Ok(turn) => Ok((bytes, turn)),
+        Err(error) => {
+            let text = format!("the operator of Sluice is too busy to review this: {error}. Try again\n");
+            Err((StatusCode::SERVICE_UNAVAILABLE, text))
+        }
+    }
 }
 
 /// Reads a request, and makes a response that allows it.
-fn receive(body: &[u8]) -> Result<(Request<'_>, AdmissionResponse), StatusCode> {
-    let mut review: Review<'_> = serde_json::from_slice(body).map_err(|_| StatusCode::BAD_REQUEST)?;
+fn receive(body: &[u8]) -> serde_json::Result<(Request<'_>, AdmissionResponse)> {
+    let mut review: Review<'_> = serde_json::from_slice(body)?;
     let mut response = AdmissionResponse::invalid("");
     response.types = TypeMeta { api_version: review.api_version, kind: review.kind };
     response.uid = std::mem::take(&mut review.request.uid);
@@ -126,18 +155,29 @@ fn receive(body: &[u8]) -> Result<(Request<'_>, AdmissionResponse), StatusCode> 
     Ok((review.request, response))
 }
 
-async fn inject_pod(State(admission): State<Admission>, body: Body) -> Result<ReviewBody, StatusCode> {
-    let (body, _permit) = read(&admission, body).await?;
-    inject_reviewed(&admission, &body)
+async fn inject_pod(
+    State(admission): State<Admission>,
+    peer: Option<Extension<Peer>>,
+    body: Body,
+) -> Result<ReviewBody, (StatusCode, String)> {
+    let (body, _turn) = read(&admission, peer, body, POD_BYTES).await?;
+    inject_reviewed(&admission, &body).map_err(|error| no_review(&error))
 }
 
-fn inject_reviewed(admission: &Admission, body: &[u8]) -> Result<ReviewBody, StatusCode> {
+/// Says that a body is no review.
+fn no_review(error: &serde_json::Error) -> (StatusCode, String) {
+    (StatusCode::BAD_REQUEST, format!("this is no AdmissionReview: {error}\n"))
+}
+
+fn inject_reviewed(admission: &Admission, body: &[u8]) -> serde_json::Result<ReviewBody> {
     let (request, mut response) = receive(body)?;
     let bounds = admission.limit_ranges.bounds(request.namespace.as_deref().unwrap_or_default());
     let pod: Pod = match request.read(POD).and_then(serde_json::from_value) {
         Ok(pod) => pod,
         Err(error) => {
             tracing::warn!("a pod gets no sidecar because it could not be read: {error}");
+            response.warnings =
+                Some(vec![format!("sluice: the pod gets no sidecar: it could not be read: {error}")]);
             admission.metrics.admission("inject", "unreadable");
             return Ok(Json(response.into_review()));
         }
@@ -179,12 +219,16 @@ fn log_pod(pod: &ObjectMeta, problem: &str) {
     tracing::info!(namespace = pod.namespace, pod = name, "{problem}");
 }
 
-async fn validate_policy(State(admission): State<Admission>, body: Body) -> Result<ReviewBody, StatusCode> {
-    let (body, _permit) = read(&admission, body).await?;
-    validate_reviewed(&admission, &body).await
+async fn validate_policy(
+    State(admission): State<Admission>,
+    peer: Option<Extension<Peer>>,
+    body: Body,
+) -> Result<ReviewBody, (StatusCode, String)> {
+    let (body, _turn) = read(&admission, peer, body, POLICY_BYTES).await?;
+    validate_reviewed(&admission, &body).await.map_err(|error| no_review(&error))
 }
 
-async fn validate_reviewed(admission: &Admission, body: &[u8]) -> Result<ReviewBody, StatusCode> {
+async fn validate_reviewed(admission: &Admission, body: &[u8]) -> serde_json::Result<ReviewBody> {
     let (request, mut response) = receive(body)?;
     let object = match request.read(POLICY) {
         Ok(object) => object,

@@ -1,0 +1,58 @@
+//! Compiles the definitions of protocols in `proto`: to messages in Rust, and to descriptors for tools that ask what there is.
+
+use std::error::Error;
+use std::path::PathBuf;
+
+use prost::Message as _;
+use prost_build::Config;
+use prost_types::DescriptorProto;
+use prost_types::field_descriptor_proto::Type;
+
+/// The files. Those that they import are compiled as well.
+const FILES: [&str; 3] = [
+    "envoy/service/discovery/v3/discovery.proto",
+    "envoy/service/ratelimit/v3/rls.proto",
+    "ratelimit/config/ratelimit/v3/rls_conf.proto",
+];
+
+/// Texts that are bytes in Rust, because a gateway copies header bytes into them as they are. A text that is not UTF-8 would be an
+/// error of the call, after which Envoy lets the request pass.
+const BYTES: [&str; 3] = [
+    "envoy.service.ratelimit.v3.RateLimitRequest.domain",
+    "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry.key",
+    "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry.value",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let folder = PathBuf::from(std::env::var("OUT_DIR")?);
+    let mut messages = protox::compile(FILES, ["proto"])?;
+    let mut definitions = messages.clone();
+    for file in &mut definitions.file {
+        file.source_code_info = None;
+    }
+    std::fs::write(folder.join("definitions.binpb"), definitions.encode_to_vec())?;
+    for file in &mut messages.file {
+        let package = file.package().to_owned();
+        for message in &mut file.message_type {
+            to_bytes(&package, message);
+        }
+    }
+    // A test compares them.
+    std::fs::write(folder.join("messages.binpb"), messages.encode_to_vec())?;
+    Config::new().bytes(["."]).include_file("messages.rs").compile_fds(messages)?;
+    Ok(())
+}
+
+/// Makes bytes of the fields of a message that are in [`BYTES`].
+fn to_bytes(parent: &str, message: &mut DescriptorProto) {
+    let path = format!("{parent}.{}", message.name());
+    for field in &mut message.field {
+        if BYTES.contains(&&*format!("{path}.{}", field.name())) {
+            field.set_type(Type::Bytes);
+        }
+    }
+    for nested in &mut message.nested_type {
+        to_bytes(&path, nested);
+    }
+}
