@@ -99,7 +99,7 @@ impl Process {
     }
 
     /// Returns the number of the child's process.
-    fn child(&self) -> String {
+    pub fn child(&self) -> String {
         let guard = self.guard.id();
         let path = format!("/proc/{guard}/task/{guard}/children");
         let children = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));

@@ -21,8 +21,9 @@ use sluice_config::message::{
 };
 use sluice_config::policy::DEFAULT_STORE;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf, split};
-use tokio::net::TcpSocket;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Mutex;
+use tokio_rustls::client::TlsStream;
 
 /// Why no response arrives.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -55,14 +56,22 @@ impl ControlClient {
         Self { address, source: Ipv4Addr::new(127, 7, high, low), tls: Arc::new(tls) }
     }
 
-    /// Opens a connection.
-    async fn open(&self) -> Result<Connection, Failure> {
+    /// Opens a connection on which nothing has been said yet.
+    ///
+    /// # Errors
+    /// The connection cannot be had.
+    pub async fn dial(&self) -> Result<TlsStream<TcpStream>, Failure> {
         let socket = TcpSocket::new_v4()?;
         socket.bind((self.source, 0).into())?;
         let tcp = socket.connect(self.address).await?;
         tcp.set_nodelay(true)?;
         let name = ServerName::try_from("127.0.0.1")?;
-        let tls = tokio_rustls::TlsConnector::from(self.tls.clone()).connect(name, tcp).await?;
+        Ok(tokio_rustls::TlsConnector::from(self.tls.clone()).connect(name, tcp).await?)
+    }
+
+    /// Opens a connection.
+    async fn open(&self) -> Result<Connection, Failure> {
+        let tls = self.dial().await?;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(tls)).await?;
         tokio::spawn(connection.with_upgrades());
         Ok(sender)
@@ -73,8 +82,15 @@ impl ControlClient {
     /// # Panics
     /// When no response arrives.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Response<Incoming> {
-        let mut connection = self.open().await.expect("a connection");
-        connection.send_request(request).await.expect("a response")
+        self.try_send(request).await.expect("a response")
+    }
+
+    /// Sends a request on a connection of its own, which may end before the response.
+    ///
+    /// # Errors
+    /// No response arrives.
+    pub async fn try_send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Failure> {
+        Ok(self.open().await?.send_request(request).await?)
     }
 
     /// Opens a session.
