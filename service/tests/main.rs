@@ -6,6 +6,7 @@
 mod callers;
 mod checks;
 mod configuration;
+mod ports;
 mod ratelimit;
 mod reservations;
 mod rls;
