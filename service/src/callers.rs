@@ -4,6 +4,7 @@
 //! checked against what the file grants to it.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -106,6 +107,22 @@ pub(crate) enum NotPermitted {
         /// The namespace.
         namespace: String,
     },
+}
+
+/// The sender of a connection's requests.
+#[derive(Debug, Clone)]
+pub(crate) struct Sender {
+    /// Names in its certificate, if callers are checked.
+    pub(crate) names: Arc<[String]>,
+    /// Its address.
+    pub(crate) peer: SocketAddr,
+}
+
+impl Sender {
+    /// Somebody in this process.
+    pub(crate) fn local() -> Self {
+        Self { names: Arc::default(), peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -10,6 +10,7 @@ pub mod openapi;
 mod problem;
 mod request;
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes, to_bytes};
@@ -33,7 +34,7 @@ use sluice_host::serve::table::NoRoom;
 use sluice_host::serve::{is_due_to, is_grpc};
 use sluice_limiter::{MAX_COUNT, Period};
 
-use crate::callers::Callers;
+use crate::callers::{Callers, Sender};
 use crate::checks::asker::Asker;
 use crate::checks::body::{
     BatchAnswerBody, CheckAnswerBody, CheckBody, LimitBody, NamedLimitBody, RequestBody, ReservationBody,
@@ -42,7 +43,6 @@ use crate::checks::body::{
 use crate::checks::json::Object;
 use crate::checks::problem::Problem;
 use crate::checks::request::ReadRequest;
-use crate::door::{NO_ROOM, Sender};
 use crate::grpc;
 use crate::metrics::Metrics;
 use crate::work::Whose;
@@ -368,7 +368,7 @@ async fn receive(body: Body) -> Result<Bytes, Problem> {
         if is_due_to::<LengthLimitError>(&error) {
             Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is longer than {MAX_BODY} bytes"))
         } else if is_due_to::<NoRoom>(&error) {
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, NO_ROOM)
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, NoRoom.to_string())
         } else {
             Problem::new(StatusCode::BAD_REQUEST, "the body did not arrive as a whole")
         }
@@ -499,7 +499,7 @@ impl CheckBody {
 }
 
 /// Returns an answer that is no decision.
-pub(crate) fn problem(status: StatusCode, detail: &'static str) -> Response {
+pub(crate) fn problem(status: StatusCode, detail: impl Into<Cow<'static, str>>) -> Response {
     Problem::new(status, detail).into_response()
 }
 

@@ -1,7 +1,7 @@
 //! The ports of callers, which speak HTTP and gRPC: the doors `rls` and `checks`, the health of the service, and what it tells about its
 //! methods. And the ports of pages.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use rustls::pki_types::CertificateDer;
 use sluice_host::capacity;
 use sluice_host::drain::DrainWatch;
-use sluice_host::serve::table::{Maxima, PortMetrics, Table};
+use sluice_host::serve::table::{Maxima, NoRoom, PortMetrics, Table};
 use sluice_host::serve::{Answer, ConnectionAge, Failure, Peer, Port, Received, Routes, Times};
 use tonic::Status;
 use tower::ServiceExt as _;
 
-use crate::callers::names_of;
+use crate::callers::{Sender, names_of};
 use crate::checks::problem;
 use crate::grpc::{SHOULD_RATE_LIMIT, ShouldRateLimit};
 use crate::tls::Certificates;
@@ -38,23 +38,7 @@ const MAX_PAGE_BYTES: usize = 8 << 20;
 const MAX_PAGE_HEAD: u32 = 16 << 10;
 const PAGE_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is known of whoever sends the requests of a connection.
-#[derive(Debug, Clone)]
-pub(crate) struct Sender {
-    /// Names in its certificate, if callers are checked.
-    pub(crate) names: Arc<[String]>,
-    /// Its address.
-    pub(crate) peer: SocketAddr,
-}
-
-impl Sender {
-    /// Somebody in this process.
-    pub(crate) fn local() -> Self {
-        Self { names: Arc::default(), peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) }
-    }
-}
-
-/// What answers on a connection of a caller.
+/// The routes for a connection of a caller.
 #[derive(Debug, Clone)]
 pub(crate) struct Door {
     shared: Arc<Shared>,
@@ -124,17 +108,14 @@ impl Answer for Door {
     fn failed(&self, failure: Failure, is_grpc: bool) -> Response<Body> {
         match (failure, is_grpc) {
             (Failure::Panicked, true) => Status::internal("a defect of the service").into_http(),
-            (Failure::NoRoom, true) => Status::resource_exhausted(NO_ROOM).into_http(),
+            (Failure::NoRoom, true) => Status::resource_exhausted(NoRoom.to_string()).into_http(),
             (Failure::Panicked, false) => {
                 problem(StatusCode::INTERNAL_SERVER_ERROR, "this is a defect of the service")
             }
-            (Failure::NoRoom, false) => problem(StatusCode::SERVICE_UNAVAILABLE, NO_ROOM),
+            (Failure::NoRoom, false) => problem(StatusCode::SERVICE_UNAVAILABLE, NoRoom.to_string()),
         }
     }
 }
-
-/// What is said of a request for whose bytes there is no room.
-pub(crate) const NO_ROOM: &str = "too many long requests are not complete yet: try again";
 
 /// Returns the table of the ports of callers, with at most so many connections.
 pub(crate) fn table(connections: usize, metrics: &PortMetrics) -> Arc<Table> {

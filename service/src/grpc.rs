@@ -14,8 +14,7 @@ use tonic::{Code, Status};
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_prost::ProstCodec;
 
-use crate::callers::{Callers, NotPermitted};
-use crate::door::{NO_ROOM, Sender};
+use crate::callers::{Callers, NotPermitted, Sender};
 use crate::messages::{DEFINITIONS, RateLimitRequest, RateLimitResponse};
 use crate::rls::Rls;
 use crate::work::Whose;
@@ -69,7 +68,7 @@ impl ShouldRateLimit {
 
 fn of_body(error: &BodyError) -> Status {
     match error {
-        BodyError::NoRoom(_) => Status::resource_exhausted(NO_ROOM),
+        BodyError::NoRoom(_) => Status::resource_exhausted(error.to_string()),
         BodyError::TimedOut => Status::deadline_exceeded(error.to_string()),
         BodyError::Broken(_) => Status::unknown(error.to_string()),
     }

@@ -29,9 +29,9 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tonic_health::server::HealthReporter;
 
-use crate::callers::Callers;
+use crate::callers::{Callers, Sender};
 use crate::checks::Checks;
-use crate::door::{self, Door, Sender};
+use crate::door::{self, Door};
 use crate::grpc::{self, ShouldRateLimit};
 use crate::health::{self, Health, Loaded};
 use crate::metrics::Metrics;

@@ -106,7 +106,7 @@ pub enum Failure {
     NoRoom,
 }
 
-/// What answers the requests of a port.
+/// Answers the requests of a port.
 pub trait Answer: Clone + Send + Sync + 'static {
     /// The body of an answer.
     type Body: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + Send + 'static;
@@ -182,7 +182,7 @@ where
 /// A port, of which each worker has a listener.
 #[derive(Debug, Clone)]
 pub struct Port<A> {
-    /// What answers.
+    /// Answers its requests.
     pub answer: A,
     /// The connections.
     pub table: Arc<Table>,

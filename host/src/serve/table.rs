@@ -80,7 +80,7 @@ struct ReasonLabels {
     reason: &'static str,
 }
 
-/// What is counted of ports. Clones share it.
+/// The metrics of ports. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct PortMetrics {
     /// Open connections.
@@ -139,7 +139,7 @@ impl PortMetrics {
 #[error("too many bytes of requests are waiting: send it again later")]
 pub struct NoRoom;
 
-/// What one connection does. Its tasks write it with plain stores; the table reads it when something runs out.
+/// The state of one connection. Its tasks write it with plain stores; the table reads it when something runs out.
 #[derive(Debug)]
 pub(super) struct Connection {
     table: Arc<Table>,

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use http::{HeaderMap, StatusCode};
 use sluice_engine::checks::CheckError;
 
-use crate::callers::{Caller, Callers, NotPermitted};
+use crate::callers::{Caller, Callers, NotPermitted, Sender};
 use crate::checks::problem::Problem;
-use crate::door::Sender;
 use crate::work::Whose;
 
 /// Who asks. It is identified once for all checks of a body.
