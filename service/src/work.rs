@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::callers::Caller;
 
 /// Counters that are decided at a time: far more than keep a store busy, and fewer than it lets wait.
-const CAPACITY: usize = 1024;
+const CAPACITY: usize = 512;
 /// Counters that wait for their turn, of all callers.
 const ROOM: usize = 1 << 18;
 
