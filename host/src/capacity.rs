@@ -47,7 +47,7 @@ pub fn connections() -> usize {
 /// Returns the number of connections that one peer may have of so many. One address may be all clients behind a proxy, or one that
 /// floods: it leaves a part to others.
 pub fn of_peer(connections: usize) -> usize {
-    (connections / 4 * 3).max(1)
+    (connections * 3 / 4).max(1)
 }
 
 /// Returns the memory that the process may use before it stops to read, in bytes.

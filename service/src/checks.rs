@@ -31,7 +31,7 @@ use sluice_engine::checks::{
     SettleError,
 };
 use sluice_host::serve::table::NoRoom;
-use sluice_host::serve::{is_due_to, is_grpc};
+use sluice_host::serve::{BodyError, cause, is_grpc};
 use sluice_limiter::{MAX_COUNT, Period};
 
 use crate::callers::{Callers, Sender};
@@ -56,6 +56,8 @@ const MAX_BODY: usize = 1 << 20;
 /// Most bytes of a body that are received although nobody looks at it, and the longest time for that.
 const MAX_DISCARDED: usize = 1 << 16;
 const DISCARD: Duration = Duration::from_secs(5);
+/// Limits of a body that are asked for at a time, so that a long one delays others hardly.
+const PIECE: usize = 32;
 /// Most checks of a body.
 const MAX_CHECKS: usize = 100;
 /// Longest value of a part of a key, in bytes.
@@ -136,7 +138,16 @@ impl Checks {
             let prepared = self.prepare(one, headers, asker);
             all.push(prepared.map_err(|problem| problem.within(&format!("/checks/{n}")))?);
         }
-        let answers = join_all(all.into_iter().map(|one| self.decide(one, asker.whose()))).await;
+        let (mut answers, mut piece, mut limits) = (Vec::with_capacity(all.len()), Vec::new(), 0);
+        for one in all {
+            if limits + one.limits() > PIECE && !piece.is_empty() {
+                answers.extend(join_all(std::mem::take(&mut piece)).await);
+                limits = 0;
+            }
+            limits += one.limits();
+            piece.push(self.decide(one, asker.whose()));
+        }
+        answers.extend(join_all(piece).await);
         Ok(Answered::Many(BatchAnswerBody { results: answers.into_iter().map(answer_body).collect() }))
     }
 
@@ -365,10 +376,12 @@ async fn discard(body: Body) {
 /// Receives a body, of a caller who may ask.
 async fn receive(body: Body) -> Result<Bytes, Problem> {
     to_bytes(body, MAX_BODY).await.map_err(|error| {
-        if is_due_to::<LengthLimitError>(&error) {
+        if cause::<LengthLimitError>(&error).is_some() {
             Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is longer than {MAX_BODY} bytes"))
-        } else if is_due_to::<NoRoom>(&error) {
+        } else if let Some(BodyError::NoRoom(_)) = cause(&error) {
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, NoRoom.to_string())
+        } else if let Some(BodyError::TimedOut) = cause(&error) {
+            Problem::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")
         } else {
             Problem::new(StatusCode::BAD_REQUEST, "the body did not arrive as a whole")
         }

@@ -31,12 +31,17 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time in which it must send a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Most connections of a port of pages: more than kubelet, several Prometheus servers and those who ask by JSON use. And the bytes of
-/// their requests.
+/// their requests and answers.
 const MAX_PAGE_CONNECTIONS: usize = 256;
-const MAX_PAGE_BYTES: usize = 8 << 20;
+const MAX_PAGE_BYTES: usize = 32 << 20;
+/// Streams of a connection of HTTP/2: a gateway has one for each request that waits for its answer.
+const MAX_STREAMS: u32 = 1024;
+const MAX_PAGE_STREAMS: u32 = 16;
 /// Largest head, and the time for it, of a request for a page.
 const MAX_PAGE_HEAD: u32 = 16 << 10;
 const PAGE_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Age at which a connection to a port of pages ends.
+const PAGE_AGE: Duration = Duration::from_secs(600);
 
 /// The routes for a connection of a caller.
 #[derive(Debug, Clone)]
@@ -74,7 +79,7 @@ impl Door {
     ) -> Port<Self> {
         let tls = self.shared.certificates.as_ref().map(Certificates::tls);
         let times = Times { first, head: HEAD_TIMEOUT, body: BODY_TIMEOUT };
-        Port { answer: self, table, times, age, max_head: MAX_HEAD, tls, drain }
+        Port { answer: self, table, times, age, max_head: MAX_HEAD, streams: MAX_STREAMS, tls, drain }
     }
 }
 
@@ -132,8 +137,9 @@ pub(crate) fn page_port(pages: Router, metrics: &PortMetrics, drain: DrainWatch)
         answer: Routes::new(pages),
         table: Table::new(maxima, metrics.uncounted()),
         times: Times { first: PAGE_HEAD_TIMEOUT, head: PAGE_HEAD_TIMEOUT, body: BODY_TIMEOUT },
-        age: ConnectionAge { max: None, grace: Some(Duration::ZERO) },
+        age: ConnectionAge { max: Some(PAGE_AGE), grace: Some(Duration::ZERO) },
         max_head: MAX_PAGE_HEAD,
+        streams: MAX_PAGE_STREAMS,
         tls: None,
         drain,
     }

@@ -2,13 +2,15 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures::poll;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use sluice_host::serve::turns::{Turn, Turns};
+use sluice_host::serve::choice::network;
+use sluice_host::serve::turns::{TooLate, Turn, Turns};
 use tokio::time::Instant;
 
 use crate::callers::Caller;
@@ -36,10 +38,24 @@ impl Whose {
     /// A question of a caller, if callers are known, or of an address.
     pub(crate) fn of(caller: Option<&Arc<Caller>>, address: IpAddr) -> Self {
         Self(
-            caller.map_or(Key::Address(address.to_canonical()), |caller| {
-                Key::Caller(Arc::as_ptr(caller) as usize)
-            }),
+            caller.map_or(Key::Address(network(address)), |caller| Key::Caller(Arc::as_ptr(caller) as usize)),
         )
+    }
+}
+
+/// A question that waits.
+struct Waiting<'a>(&'a Gauge);
+
+impl<'a> Waiting<'a> {
+    fn new(waiting: &'a Gauge) -> Self {
+        waiting.inc();
+        Self(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 
@@ -77,15 +93,19 @@ impl Work {
     ) -> (Option<Turn<Whose>>, Duration) {
         let deadline = Instant::now() + time;
         let mut turn = std::pin::pin!(self.turns.turn(&whose, counters, deadline));
-        if let std::task::Poll::Ready(Ok(turn)) = poll!(turn.as_mut()) {
-            return (Some(turn), time);
+        let turn = match poll!(turn.as_mut()) {
+            Poll::Ready(turn) => turn,
+            Poll::Pending => {
+                let _waiting = Waiting::new(&self.waiting);
+                turn.await
+            }
+        };
+        match turn {
+            Ok(turn) => (Some(turn), deadline.saturating_duration_since(Instant::now())),
+            Err(TooLate) => {
+                self.late.inc();
+                (None, Duration::ZERO)
+            }
         }
-        self.waiting.inc();
-        let turn = turn.await;
-        self.waiting.dec();
-        if turn.is_err() {
-            self.late.inc();
-        }
-        (turn.ok(), deadline.saturating_duration_since(Instant::now()))
     }
 }

@@ -179,3 +179,68 @@ async fn many_bodies_of_many_checks_are_all_decided() {
     assert!(metrics.contains("sluice_questions_late_total 0\n"), "{metrics}");
     assert!(metrics.contains("sluice_questions_waiting 0\n"), "{metrics}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_of_the_drain_delay_are_answered() {
+    let running = Checked::start(|options| options.admin = Some("127.0.0.1:0".parse().unwrap())).await;
+    let (grpc, http, admin) = (running.service.grpc(), running.address(), running.service.pages()[0]);
+    let draining = tokio::spawn(running.service.shutdown(Duration::from_secs(600), Duration::ZERO));
+    // Until the pod has left its endpoints.
+    loop {
+        let mut stream = TcpStream::connect(admin).await.unwrap();
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        if head_of(&mut stream).await.starts_with("http/1.1 503 ") {
+            break;
+        }
+    }
+    for _ in 0..20 {
+        for address in [grpc, http] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(b"GET /v1/openapi.json HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+            assert!(head_of(&mut stream).await.starts_with("http/1.1 200 "));
+            let mut caller = Caller::to(address).await;
+            let answer = caller.ask(question("nothing", &[of(&[("user", "a")])])).await.unwrap();
+            assert_eq!(words(&answer), "ok: ok");
+        }
+    }
+    draining.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_nobody_reads_are_bounded_together() {
+    let running = Checked::start(|_| {}).await;
+    let mut held = Vec::new();
+    // A window of zero, and as many questions as there may be at a time.
+    for _ in 0..40 {
+        let (client, connection) = h2::client::Builder::new()
+            .initial_window_size(0)
+            .handshake::<_, bytes::Bytes>(connect(Ipv4Addr::new(127, 9, 3, 1), running.address()).await)
+            .await
+            .unwrap();
+        let connection = tokio::spawn(connection);
+        let Ok(mut client) = client.ready().await else { continue };
+        for _ in 0..100 {
+            let request = http::Request::get("http://a/v1/openapi.json").body(()).unwrap();
+            let Ok((response, _)) = client.send_request(request, true) else { break };
+            held.push(tokio::spawn(response));
+            match client.ready().await {
+                Ok(ready) => client = ready,
+                Err(_) => break,
+            }
+        }
+        drop(connection);
+    }
+    let mut responses = Vec::new();
+    for response in held {
+        responses.extend(response.await.unwrap());
+    }
+    let refused = responses.iter().filter(|response| response.status() == 503).count();
+    let metrics = running.service.metrics();
+    assert!(
+        refused > 0 || !metrics.contains("sluice_port_connections_ended_total{reason=\"memory\"} 0\n"),
+        "{metrics}"
+    );
+    let mut stream = connect(Ipv4Addr::new(127, 9, 3, 2), running.address()).await;
+    stream.write_all(b"GET /v1/openapi.json HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    assert!(head_of(&mut stream).await.starts_with("http/1.1 200 "), "another peer reads its answer");
+}

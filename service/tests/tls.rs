@@ -84,6 +84,10 @@ async fn callers_need_a_certificate_of_the_authority_with_the_name_and_files_are
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(!asks(&running, &old, Some("envoy")).await, "the old authority is not trusted any more");
+    // Later connections have nothing to do with the change.
+    for _ in 0..20 {
+        assert!(asks(&running, &new, Some("envoy")).await);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,14 +13,11 @@ use tokio::time::{Sleep, sleep};
 
 use crate::serve::table::{Exchange, NoRoom};
 
-/// Bytes of a body that are free, as of nearly all requests.
-const FREE: usize = 4 << 10;
-
 /// The reason why a body cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     /// There is no room for it.
-    #[error(transparent)]
+    #[error("{0}")]
     NoRoom(#[from] NoRoom),
     /// It did not arrive in time.
     #[error("the body did not arrive in time")]
@@ -30,10 +27,10 @@ pub enum BodyError {
     Broken(#[from] hyper::Error),
 }
 
-/// Reports whether an error is, or is due to, one of a type.
+/// Returns the error of a type that an error is, or is due to.
 #[must_use]
-pub fn is_due_to<T: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
-    std::iter::successors(Some(error), |error| (*error).source()).any(<dyn Error>::is::<T>)
+pub fn cause<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
+    std::iter::successors(Some(error), |error| (*error).source()).find_map(<dyn Error>::downcast_ref)
 }
 
 /// The body of a request. What it has received takes room until the request is answered.
@@ -53,7 +50,7 @@ impl Received {
     }
 
     fn take(&mut self, bytes: usize) -> Result<(), NoRoom> {
-        let free = FREE.saturating_sub(self.received).min(bytes);
+        let free = self.exchange.free().saturating_sub(self.received).min(bytes);
         self.received += bytes;
         self.exchange.hand_over();
         self.exchange.take(bytes - free)
@@ -82,6 +79,8 @@ impl Body for Received {
                 this.exchange.complete();
                 Poll::Ready(None)
             }
+            // A stream in both directions lasts as long as both like.
+            Poll::Pending if this.exchange.is_sending() => Poll::Pending,
             Poll::Pending => {
                 let timeout = this.timeout;
                 let deadline = this.deadline.get_or_insert_with(|| Box::pin(sleep(timeout)));
@@ -105,18 +104,27 @@ impl Drop for Received {
     }
 }
 
-/// The body of an answer.
+/// The body of an answer. It waits for the client to read until it is asked for more than there is.
 #[derive(Debug)]
 pub(super) struct Sent<B> {
     body: B,
-    _exchange: Arc<Exchange>,
+    exchange: Arc<Exchange>,
+    is_unread: bool,
 }
 
-impl<B> Sent<B> {
+impl<B: Body> Sent<B> {
     pub(super) fn new(body: B, exchange: Arc<Exchange>) -> Self {
         exchange.complete();
         exchange.send();
-        Self { body, _exchange: exchange }
+        let is_unread = !body.is_end_stream();
+        exchange.set_unread(false, is_unread);
+        Self { body, exchange, is_unread }
+    }
+}
+
+impl<B> Drop for Sent<B> {
+    fn drop(&mut self) {
+        self.exchange.set_unread(self.is_unread, false);
     }
 }
 
@@ -128,7 +136,11 @@ impl<B: Body + Unpin> Body for Sent<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let poll = Pin::new(&mut self.body).poll_frame(context);
+        self.exchange.set_unread(self.is_unread, poll.is_ready());
+        self.is_unread = poll.is_ready();
+        self.exchange.go();
+        poll
     }
 
     fn is_end_stream(&self) -> bool {

@@ -54,7 +54,8 @@ pub fn choose(
 }
 
 /// Returns the network that one client is assumed to own: an IPv4 address, or a /64 of IPv6.
-pub(super) fn network(peer: IpAddr) -> IpAddr {
+#[must_use]
+pub fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();

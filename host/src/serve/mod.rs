@@ -35,7 +35,7 @@ use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
 use self::body::Sent;
-pub use self::body::{BodyError, Received, is_due_to};
+pub use self::body::{BodyError, Received, cause};
 use self::stream::CountedStream;
 use self::table::{Connection, Exchange, NoRoom, Place, Table};
 use crate::drain::DrainWatch;
@@ -49,16 +49,17 @@ const PREFACE: usize = 33;
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 /// Largest head of HTTP/1, in bytes.
 const MAX_HTTP1_HEAD: usize = 16 << 10;
-/// Streams of a connection of HTTP/2, and their windows, in bytes.
-const MAX_STREAMS: u32 = 1024;
+/// Windows of HTTP/2, in bytes.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Interval of pings to a caller of HTTP/2 that is silent, and the time that it has to answer.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Bytes of a head that are free, and what a header takes beside its bytes.
-const FREE_HEAD: usize = 16 << 10;
+/// Memory of a header beside its bytes.
 const HEADER_BYTES: usize = 96;
+/// Longest time in which a client reads nothing of the answers that it has asked for, and the interval at which that is looked at.
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_secs(20);
 /// Time before the age of a connection in which answers of HTTP/1 announce its end, as a part of the age.
 const ANNOUNCED: f64 = 0.1;
 
@@ -102,7 +103,7 @@ impl std::fmt::Debug for Tls {
 pub enum Failure {
     /// A defect.
     Panicked,
-    /// There is no room for its head.
+    /// There is no room for its head, or for its answer.
     NoRoom,
 }
 
@@ -192,6 +193,8 @@ pub struct Port<A> {
     pub age: ConnectionAge,
     /// Largest header list of HTTP/2, in bytes.
     pub max_head: u32,
+    /// Streams of a connection of HTTP/2.
+    pub streams: u32,
     /// The certificates. Without them it speaks no TLS.
     pub tls: Option<Tls>,
     /// The phases of the process's end.
@@ -252,10 +255,12 @@ impl<A: Answer> Port<A> {
         let connection = place.0.clone();
         let mut serving = pin!(async {
             let stream = CountedStream::new(stream, connection.clone());
-            let Some(tls) = self.tls.clone() else {
+            let Some(mut tls) = self.tls.clone() else {
                 let Some(answer) = self.answer.of_connection(peer, None) else { return };
                 return self.speak(stream, answer, &connection, None).await;
             };
+            // Those that sign certificates from now on.
+            tls.authorities.iter_mut().for_each(watch::Receiver::mark_unchanged);
             let acceptor = TlsAcceptor::from((tls.config)());
             match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
                 Ok(Ok(stream)) => {
@@ -299,7 +304,7 @@ impl<A: Answer> Port<A> {
         builder
             .http2()
             .timer(TokioTimer::new())
-            .max_concurrent_streams(MAX_STREAMS)
+            .max_concurrent_streams(self.streams)
             .max_header_list_size(self.max_head)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
@@ -317,7 +322,18 @@ impl<A: Answer> Port<A> {
             sleep(self.times.first).await;
             let has_begun = connection.received.load(Relaxed) - before >= PREFACE;
             if has_begun || connection.handed_over.load(Relaxed) > 0 {
-                std::future::pending::<()>().await;
+                while !connection.is_unread_for(UNREAD_TIMEOUT) {
+                    sleep(LOOK_EVERY).await;
+                }
+            }
+        };
+        let mut stop = self.drain.clone();
+        // One that has just been made has a request to come.
+        let begun = async {
+            tokio::select! {
+                () = connection.begun() => {}
+                () = sleep(self.times.first) => {}
+                _ = stop.stopping() => {}
             }
         };
         let distrusted = async {
@@ -329,12 +345,18 @@ impl<A: Answer> Port<A> {
                 std::future::pending::<()>().await;
             }
         };
+        let moved = async {
+            tokio::select! {
+                () = for_ever_or(max) => {}
+                () = drain.draining() => {}
+                () = distrusted => {}
+            }
+            begun.await;
+        };
         let ended = tokio::select! {
             ended = serving.as_mut() => Some(ended),
-            () = silent => return tracing::debug!("a caller did not begin to speak HTTP"),
-            () = for_ever_or(max) => None,
-            () = drain.draining() => None,
-            () = distrusted => None,
+            () = silent => return tracing::debug!("a caller does not begin to speak HTTP, or reads no answers"),
+            () = moved => None,
         };
         let ended = match ended {
             Some(ended) => ended,
@@ -396,6 +418,12 @@ impl<A: Answer> hyper::service::Service<Request<Incoming>> for Requests<A> {
                 }
                 Err(NoRoom) => answer.failed(Failure::NoRoom, is_grpc),
             };
+            // An answer whose length is known is held until the client has read it.
+            let held = response.body().size_hint().exact().unwrap_or_default();
+            let held = usize::try_from(held).unwrap_or(usize::MAX).saturating_sub(exchange.free());
+            if exchange.take(held).is_err() {
+                response = answer.failed(Failure::NoRoom, is_grpc);
+            }
             if is_announced {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -404,8 +432,8 @@ impl<A: Answer> hyper::service::Service<Request<Incoming>> for Requests<A> {
     }
 }
 
-/// Returns the number of bytes of a head that are not free.
+/// Returns the number of bytes of a head.
 fn head_bytes(headers: &HeaderMap) -> usize {
     let bytes = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + HEADER_BYTES);
-    bytes.sum::<usize>().saturating_sub(FREE_HEAD)
+    bytes.sum()
 }

@@ -27,6 +27,11 @@ const BATCH_FRACTION: usize = 16;
 const IDLE_AFTER: u64 = 200_000;
 const STALLED_AFTER: u64 = 2_000_000;
 const QUIET_AFTER: u64 = 3_000_000;
+/// So many requests of a connection at a time have bytes that are free: of their heads, and of their bodies. The others count as so many.
+const FEW_REQUESTS: u32 = 4;
+const FREE_HEAD: usize = 4 << 10;
+const FREE_BODY: usize = 4 << 10;
+const REQUEST_BYTES: usize = 4 << 10;
 /// Time in microseconds after which a request that is not complete is one that is sent slowly.
 const SLOW_AFTER: u64 = 1_000_000;
 
@@ -43,8 +48,8 @@ pub struct Maxima {
     pub connections: usize,
     /// Connections of one peer: of an IPv4 address, or of a /64 of IPv6.
     pub of_peer: usize,
-    /// Bytes of requests that are not complete, or not answered, together. The first 4 KiB of each request are free, and 16 KiB of what a
-    /// connection has not made into a request.
+    /// Bytes of requests that are not answered, and of answers, together. 4 KiB of each head and of each body are free, of four requests of
+    /// a connection at a time, and 16 KiB of what a connection has not made into a request. Each further request counts as 4 KiB more.
     pub bytes: usize,
 }
 
@@ -149,10 +154,14 @@ pub(super) struct Connection {
     answering: AtomicU32,
     sending: AtomicU32,
     had_request: AtomicBool,
-    /// Time at which the newest request began, or the last one ended.
+    /// Answers that wait for the client to read.
+    unread: AtomicU32,
+    /// Time at which a request last began, went on or ended.
     since: AtomicU64,
     /// Bytes of its requests, without those that are free.
     bytes: AtomicUsize,
+    /// Notified of the first request.
+    begun: Notify,
     /// Bytes that were received.
     pub(super) received: AtomicUsize,
     /// Changes whenever something that was received is handed over.
@@ -204,20 +213,19 @@ impl Entries {
     }
 
     /// Makes up to `batch` connections give their places, of one network or of all. Reports whether any has.
-    fn evict(&mut self, of: Option<IpAddr>, batch: usize, metrics: &PortMetrics) -> bool {
+    fn evict(&mut self, of: Option<IpAddr>, idle_after: u64, batch: usize, metrics: &PortMetrics) -> bool {
         let now = now();
         let with_place = || self.all.iter().enumerate().filter(|(_, one)| one.has_place.load(Relaxed));
         let candidates = with_place()
             .filter(|(_, one)| of.is_none_or(|of| network(one.peer) == of))
-            // Of its own, a peer may lose those that have just begun.
-            .filter_map(|(index, one)| one.candidate(index, now, if of.is_some() { 0 } else { IDLE_AFTER }));
+            .filter_map(|(index, one)| one.candidate(index, now, idle_after));
         let chosen = choose(candidates.collect(), with_place().map(|(_, one)| one.peer), batch);
         let mut has_evicted = false;
         for index in chosen {
             let one = self.all[index].clone();
             let reason = match (of, one.is_busy()) {
-                (Some(_), _) => EndReason::Peer,
-                (None, true) => EndReason::EvictedStalled,
+                (_, true) => EndReason::EvictedStalled,
+                (Some(_), false) => EndReason::Peer,
                 (None, false) => EndReason::EvictedIdle,
             };
             if one.end(reason) {
@@ -237,7 +245,11 @@ impl Entries {
         let holding = || {
             let incomplete =
                 self.all.iter().filter(|one| one.end.load(Relaxed) == 0 && one.holds_incomplete());
-            incomplete.map(|one| ((one.since.load(Relaxed) <= before, network(one.peer)), one))
+            incomplete.map(|one| {
+                // One without a request may have sent nothing but frames that control its connection.
+                let is_slow = one.is_busy() && one.since.load(Relaxed) <= before;
+                ((is_slow, network(one.peer)), one)
+            })
         };
         for (key, one) in holding() {
             *by_peer.entry(key).or_default() += one.bytes.load(Relaxed);
@@ -270,14 +282,18 @@ impl Table {
                 let mut entries = self.lock();
                 let network = network(peer);
                 let own = entries.of_peer.get(&network).copied().unwrap_or_default();
+                // Of its own, a peer may lose those that have just begun.
+                let mut evict_own =
+                    |idle_after, batch| entries.evict(Some(network), idle_after, batch, &self.metrics);
                 if own >= self.maxima.of_peer
-                    && !entries.evict(Some(network), batch(self.maxima.of_peer), &self.metrics)
+                    && !evict_own(IDLE_AFTER, batch(self.maxima.of_peer))
+                    && !evict_own(0, 1)
                 {
                     self.metrics.ended(EndReason::Peer);
                     return None;
                 }
                 if entries.places < self.maxima.connections
-                    || entries.evict(None, batch(self.maxima.connections), &self.metrics)
+                    || entries.evict(None, IDLE_AFTER, batch(self.maxima.connections), &self.metrics)
                 {
                     return Some(self.add(&mut entries, peer));
                 }
@@ -294,8 +310,10 @@ impl Table {
             answering: AtomicU32::new(0),
             sending: AtomicU32::new(0),
             had_request: AtomicBool::new(false),
+            unread: AtomicU32::new(0),
             since: AtomicU64::new(now()),
             bytes: AtomicUsize::new(0),
+            begun: Notify::new(),
             received: AtomicUsize::new(0),
             handed_over: AtomicU32::new(0),
             has_place: AtomicBool::new(false),
@@ -334,6 +352,19 @@ impl Connection {
     /// Reports whether a request is in flight.
     fn is_busy(&self) -> bool {
         [&self.receiving, &self.answering, &self.sending].iter().any(|count| count.load(Relaxed) > 0)
+    }
+
+    /// Waits for the first request.
+    pub(super) async fn begun(&self) {
+        while !self.had_request.load(Relaxed) {
+            self.begun.notified().await;
+        }
+    }
+
+    /// Reports whether nothing of an answer has been read for so long.
+    pub(super) fn is_unread_for(&self, time: Duration) -> bool {
+        let before = u128::from(now()).saturating_sub(time.as_micros());
+        self.unread.load(Relaxed) > 0 && u128::from(self.since.load(Relaxed)) <= before
     }
 
     /// Reports whether it holds bytes of what is not complete. What is complete is answered soon.
@@ -423,28 +454,39 @@ enum Phase {
 pub(super) struct Exchange {
     connection: Arc<Connection>,
     phase: AtomicU8,
+    free: usize,
     bytes: AtomicUsize,
 }
 
 impl Exchange {
-    /// Begins with a head that has so many bytes above those that are free.
+    /// Begins with a head of so many bytes.
     pub(super) fn begin(
         connection: &Arc<Connection>,
         is_complete: bool,
         bytes: usize,
     ) -> (Self, Result<(), NoRoom>) {
         let phase = if is_complete { Phase::Answering } else { Phase::Receiving };
+        let in_flight = [&connection.receiving, &connection.answering, &connection.sending];
+        let is_free = in_flight.iter().map(|count| count.load(Relaxed)).sum::<u32>() < FEW_REQUESTS;
         let exchange = Self {
             connection: connection.clone(),
             phase: AtomicU8::new(phase as u8),
+            free: if is_free { FREE_BODY } else { 0 },
             bytes: AtomicUsize::new(0),
         };
-        connection.handed_over.fetch_add(1, Relaxed);
         connection.count(phase as u8).fetch_add(1, Relaxed);
-        connection.had_request.store(true, Relaxed);
-        connection.since.store(now(), Relaxed);
-        let taken = exchange.take(bytes);
+        exchange.hand_over();
+        if !connection.had_request.swap(true, Relaxed) {
+            connection.begun.notify_one();
+        }
+        let counted = if is_free { bytes.saturating_sub(FREE_HEAD) } else { bytes + REQUEST_BYTES };
+        let taken = exchange.take(counted);
         (exchange, taken)
+    }
+
+    /// Returns the number of bytes of the body that are free.
+    pub(super) fn free(&self) -> usize {
+        self.free
     }
 
     /// Takes room for bytes of the request.
@@ -461,9 +503,29 @@ impl Exchange {
         self.connection.table.metrics.panics.inc();
     }
 
-    /// Notes that bytes of the body were handed over.
+    /// Notes that bytes of the request were handed over.
     pub(super) fn hand_over(&self) {
         self.connection.handed_over.fetch_add(1, Relaxed);
+        self.go();
+    }
+
+    /// Notes that the request, or its answer, goes on.
+    pub(super) fn go(&self) {
+        self.connection.since.store(now(), Relaxed);
+    }
+
+    /// Notes whether the answer waits for the client to read.
+    pub(super) fn set_unread(&self, before: bool, unread: bool) {
+        match (before, unread) {
+            (false, true) => drop(self.connection.unread.fetch_add(1, Relaxed)),
+            (true, false) => drop(self.connection.unread.fetch_sub(1, Relaxed)),
+            (true, true) | (false, false) => {}
+        }
+    }
+
+    /// Reports whether the answer is being sent.
+    pub(super) fn is_sending(&self) -> bool {
+        self.phase.load(Relaxed) == Phase::Sending as u8
     }
 
     /// Notes that the request is complete, or nobody wants the rest.

@@ -1,7 +1,7 @@
 //! Whose work is next. Each caller has a queue, the queues take turns, and no caller has more work in hand than it leaves to others: so
 //! one that floods waits for itself, and one that does not hardly waits.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,6 +29,8 @@ struct Shared<K> {
 struct State<K> {
     in_hand: usize,
     waiting: usize,
+    /// Number of the next work that waits.
+    next: u64,
     callers: HashMap<K, Caller<K>>,
     /// Callers with work that waits, in turn.
     order: VecDeque<K>,
@@ -39,12 +41,14 @@ struct State<K> {
 #[derive(Debug)]
 struct Caller<K> {
     in_hand: usize,
-    queue: VecDeque<Waiting<K>>,
+    waiting: usize,
+    /// By the order in which it came.
+    queue: BTreeMap<u64, Waiting<K>>,
 }
 
 impl<K> Default for Caller<K> {
     fn default() -> Self {
-        Self { in_hand: 0, queue: VecDeque::new() }
+        Self { in_hand: 0, waiting: 0, queue: BTreeMap::new() }
     }
 }
 
@@ -82,7 +86,8 @@ impl<K: Eq + Hash + Clone> Turns<K> {
     #[must_use]
     pub fn new(capacity: usize, room: usize) -> Self {
         let (callers, order) = (HashMap::new(), VecDeque::new());
-        let state = Mutex::new(State { in_hand: 0, waiting: 0, callers, order, is_blocked: false });
+        let state = State { in_hand: 0, waiting: 0, next: 0, callers, order, is_blocked: false };
+        let state = Mutex::new(state);
         Self(Arc::new(Shared { capacity, room, state }))
     }
 
@@ -93,10 +98,11 @@ impl<K: Eq + Hash + Clone> Turns<K> {
     /// Waits for the turn of a caller's work. What weighs more than can be in hand counts as if it weighed that.
     ///
     /// # Errors
-    /// The turn does not come before the deadline, or too much work waits already.
+    /// The turn does not come before the deadline, or too much work waits already: of all callers, or of this one, which leaves as much
+    /// room to others as it takes.
     pub async fn turn(&self, caller: &K, weight: usize, deadline: Instant) -> Result<Turn<K>, TooLate> {
         let weight = weight.min(self.0.capacity);
-        let begins = {
+        let (number, begins) = {
             let mut state = self.lock();
             let state = &mut *state;
             let waits = state.callers.get(caller).is_some_and(|caller| !caller.queue.is_empty());
@@ -104,19 +110,27 @@ impl<K: Eq + Hash + Clone> Turns<K> {
             if !waits && !state.is_blocked && state.may_begin(caller, weight, free) {
                 return Ok(self.begin(state, caller.clone(), weight));
             }
-            if state.waiting + weight > self.0.room {
+            let (own, in_hand) =
+                state.callers.get(caller).map_or((0, 0), |caller| (caller.waiting, caller.in_hand));
+            let room = self.0.room - state.waiting;
+            if weight > room || own > 0 && own + weight > room - weight {
                 return Err(TooLate);
             }
             state.waiting += weight;
             if !waits {
                 state.order.push_back(caller.clone());
+                // It waits for nothing but room, so nothing overtakes it.
+                state.is_blocked |= in_hand == 0;
             }
+            let number = state.next;
+            state.next += 1;
             let (begin, begins) = oneshot::channel();
             let caller = state.callers.entry(caller.clone()).or_default();
-            caller.queue.push_back(Waiting { weight, begin });
-            begins
+            caller.waiting += weight;
+            caller.queue.insert(number, Waiting { weight, begin });
+            (number, begins)
         };
-        let _leaving = Leaving { turns: self, caller };
+        let _leaving = Leaving { turns: self, caller, number };
         match timeout_at(deadline, begins).await {
             Ok(Ok(turn)) => Ok(turn),
             Ok(Err(_)) | Err(_) => Err(TooLate),
@@ -138,13 +152,18 @@ impl<K: Eq + Hash + Clone> Turns<K> {
                 state.callers.remove(&held.caller);
             }
         }
-        let begun = held.turns.next(&mut state);
+        held.turns.go_on(state);
+    }
+
+    /// Begins all work that may begin.
+    fn go_on(&self, mut state: MutexGuard<'_, State<K>>) {
+        let begun = self.next(&mut state);
         drop(state);
         // A turn that nobody waits for any more ends at once.
         begun.into_iter().for_each(|(begin, turn)| drop(begin.send(turn)));
     }
 
-    /// Begins all work that may begin.
+    /// Takes all work out of its queue that may begin.
     fn next(&self, state: &mut State<K>) -> Vec<(oneshot::Sender<Turn<K>>, Turn<K>)> {
         let mut begun = Vec::new();
         let mut passed = 0;
@@ -152,7 +171,8 @@ impl<K: Eq + Hash + Clone> Turns<K> {
         while passed < state.order.len() && !state.is_blocked {
             let Some(caller) = state.order.pop_front() else { break };
             let free = self.0.capacity - state.in_hand;
-            let weight = state.callers.get(&caller).and_then(|one| one.queue.front()).map(|one| one.weight);
+            let weight =
+                state.callers.get(&caller).and_then(|one| Some(one.queue.first_key_value()?.1.weight));
             let Some(weight) = weight else { continue };
             if !state.may_begin(&caller, weight, free) {
                 state.is_blocked = state.callers.get(&caller).is_some_and(|one| one.in_hand == 0);
@@ -165,13 +185,13 @@ impl<K: Eq + Hash + Clone> Turns<K> {
                 continue;
             }
             passed = 0;
-            let queue = &mut state.callers.entry(caller.clone()).or_default().queue;
-            let next = queue.pop_front();
-            let has_more = !queue.is_empty();
-            if has_more {
+            let one = state.callers.entry(caller.clone()).or_default();
+            let next = one.queue.pop_first();
+            one.waiting -= weight;
+            if !one.queue.is_empty() {
                 state.order.push_back(caller.clone());
             }
-            if let Some(Waiting { weight, begin }) = next {
+            if let Some((_, Waiting { weight, begin })) = next {
                 state.waiting -= weight;
                 begun.push((begin, self.begin(state, caller, weight)));
             }
@@ -198,26 +218,26 @@ impl<K: Eq + Hash> State<K> {
 struct Leaving<'a, K: Eq + Hash + Clone> {
     turns: &'a Turns<K>,
     caller: &'a K,
+    number: u64,
 }
 
 impl<K: Eq + Hash + Clone> Drop for Leaving<'_, K> {
     fn drop(&mut self) {
-        let mut state = self.turns.lock();
-        let state = &mut *state;
+        let mut guard = self.turns.lock();
+        let state = &mut *guard;
         let Some(caller) = state.callers.get_mut(self.caller) else { return };
-        let mut left = 0;
-        caller.queue.retain(|waiting| {
-            let stays = !waiting.begin.is_closed();
-            left += if stays { 0 } else { waiting.weight };
-            stays
-        });
-        state.waiting -= left;
+        // It has had its turn otherwise.
+        let Some(left) = caller.queue.remove(&self.number) else { return };
+        caller.waiting -= left.weight;
+        state.waiting -= left.weight;
         if caller.queue.is_empty() {
             state.order.retain(|waiting| waiting != self.caller);
             if caller.in_hand == 0 {
                 state.callers.remove(self.caller);
             }
         }
+        // Others may have waited for it.
+        self.turns.go_on(guard);
     }
 }
 
@@ -277,12 +297,13 @@ mod tests {
         let held = turns.turn(&0, 9, soon()).await.unwrap();
         assert_eq!(turns.turn(&1, 1, soon()).await.err(), Some(TooLate));
         assert_eq!(turns.waiting(), 0);
-        let both = [Box::pin(turns.turn(&1, 1, soon())), Box::pin(turns.turn(&1, 1, soon()))];
-        let both = both.map(|mut turn| {
+        let both = [1, 2].map(|caller| {
+            let turns = turns.clone();
+            let mut turn = Box::pin(async move { turns.turn(&caller, 1, soon()).await });
             assert!(turn.as_mut().now_or_never().is_none());
             turn
         });
-        assert_eq!(turns.turn(&2, 1, soon()).now_or_never().unwrap().err(), Some(TooLate), "no room to wait");
+        assert_eq!(turns.turn(&3, 1, soon()).now_or_never().unwrap().err(), Some(TooLate), "no room to wait");
         drop(both);
         drop(held);
         let state = turns.lock();
@@ -300,5 +321,34 @@ mod tests {
         drop(held);
         drop(left);
         assert!(next.as_mut().now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_leaves_others_room_to_wait() {
+        let turns = Turns::new(1, 8);
+        let _held = turns.turn(&0, 1, soon()).await.unwrap();
+        let mut waiting = Vec::new();
+        for _ in 0..8 {
+            let mut turn = Box::pin(turns.turn(&1, 1, soon()));
+            match turn.as_mut().now_or_never() {
+                None => waiting.push(turn),
+                Some(refused) => assert_eq!(refused.err(), Some(TooLate)),
+            }
+        }
+        assert_eq!(turns.waiting(), 4);
+        assert!(turns.turn(&2, 1, soon()).now_or_never().is_none(), "it waits");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_behind_work_that_is_too_late_go_on() {
+        let turns = Turns::new(10, 100);
+        let held = turns.turn(&0, 6, soon()).await.unwrap();
+        let mut large = Box::pin(turns.turn(&1, 8, soon()));
+        assert!(large.as_mut().now_or_never().is_none());
+        let mut small = Box::pin(turns.turn(&2, 1, soon()));
+        assert!(small.as_mut().now_or_never().is_none(), "it does not overtake");
+        drop(large);
+        assert!(small.as_mut().now_or_never().is_some());
+        drop(held);
     }
 }

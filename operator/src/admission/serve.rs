@@ -20,9 +20,9 @@ use kube::core::{DynamicObject, ObjectMeta, Status, TypeMeta};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use sluice_host::serve::table::NoRoom;
+use sluice_host::serve::choice::network;
 use sluice_host::serve::turns::{Turn, Turns};
-use sluice_host::serve::{Peer, is_due_to};
+use sluice_host::serve::{BodyError, Peer, cause};
 use tokio::time::Instant;
 
 use crate::admission::read::{POLICY, Parts};
@@ -37,10 +37,12 @@ use crate::webhooks::probe::PROBE_NAME;
 /// Maximum size of a request, in bytes. The API server sends an old and a new object of up to 3 MiB each.
 const MAX_BODY: usize = 8 << 20;
 
+/// Longest error about a pod in a warning, in characters.
+const MAX_ERROR: usize = 256;
 /// Longest time for which a review waits for its turn. The API server waits for 5 s.
 const WAIT: Duration = Duration::from_secs(4);
 /// Memory of the reviews that are computed at the same time, and of those that wait for that, in bytes.
-const CAPACITY: usize = 160 << 20;
+const CAPACITY: usize = 120 << 20;
 const ROOM: usize = 4 << 30;
 /// Memory of a review, in bytes: so many times its body, and what becomes of its parts. Those of small bodies are small.
 const BODY_FACTOR: usize = 4;
@@ -124,9 +126,9 @@ async fn read(
     parts: usize,
 ) -> Result<Turned, (StatusCode, String)> {
     let bytes = to_bytes(body, MAX_BODY).await.map_err(|error| {
-        let status = if is_due_to::<LengthLimitError>(&error) {
+        let status = if cause::<LengthLimitError>(&error).is_some() {
             StatusCode::PAYLOAD_TOO_LARGE
-        } else if is_due_to::<NoRoom>(&error) {
+        } else if let Some(BodyError::NoRoom(_)) = cause(&error) {
             StatusCode::SERVICE_UNAVAILABLE
         } else {
             StatusCode::REQUEST_TIMEOUT
@@ -134,7 +136,7 @@ async fn read(
         (status, format!("the operator of Sluice did not receive the review: {error}\n"))
     })?;
     let memory = bytes.len() * BODY_FACTOR + parts.min(bytes.len() * PARTS_FACTOR);
-    let address = peer.map_or(Ipv4Addr::LOCALHOST.into(), |Extension(Peer(peer))| peer.ip().to_canonical());
+    let address = peer.map_or(Ipv4Addr::LOCALHOST.into(), |Extension(Peer(peer))| network(peer.ip()));
     match admission.turns.turn(&address, memory, Instant::now() + WAIT).await {
         Ok(turn) => Ok((bytes, turn)),
         Err(error) => {
@@ -175,6 +177,8 @@ fn inject_reviewed(admission: &Admission, body: &[u8]) -> serde_json::Result<Rev
     let pod: Pod = match request.read(POD).and_then(serde_json::from_value) {
         Ok(pod) => pod,
         Err(error) => {
+            // A text of the pod may be in it.
+            let error: String = error.to_string().chars().take(MAX_ERROR).collect();
             tracing::warn!("a pod gets no sidecar because it could not be read: {error}");
             response.warnings =
                 Some(vec![format!("sluice: the pod gets no sidecar: it could not be read: {error}")]);

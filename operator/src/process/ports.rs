@@ -26,11 +26,16 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Size of the buffer of a connection, and so of the largest head, in bytes.
 const MAX_HEAD: usize = 32 << 10;
 /// Most connections of the webhook's port, which a few API servers use, and of the admin port.
-const WEBHOOK_CONNECTIONS: usize = 1024;
+const WEBHOOK_CONNECTIONS: usize = 512;
 const ADMIN_CONNECTIONS: usize = 256;
-/// Bytes of reviews that are not answered: several of the largest that the API server sends.
-const WEBHOOK_BYTES: usize = 48 << 20;
-const ADMIN_BYTES: usize = 1 << 20;
+/// Bytes of reviews that are not answered: several of the largest that the API server sends. And of pages that are not read.
+const WEBHOOK_BYTES: usize = 32 << 20;
+const ADMIN_BYTES: usize = 32 << 20;
+/// Streams of a connection of HTTP/2, of which the API server has one for each review.
+const STREAMS: u32 = 64;
+/// Age at which a connection ends, and the time that its requests then have.
+const AGE: ConnectionAge =
+    ConnectionAge { max: Some(Duration::from_secs(600)), grace: Some(Duration::from_secs(10)) };
 /// Times of the webhook's port, for which the API server waits for 5 s, and of the admin port.
 const WEBHOOK_TIMES: Times = Times { body: Duration::from_secs(5), ..ADMIN_TIMES };
 const ADMIN_TIMES: Times =
@@ -64,8 +69,16 @@ fn port(
     metrics: &PortMetrics,
     drain: DrainWatch,
 ) -> Port<Routes<Router>> {
-    let (table, age) = (Table::new(maxima, metrics.clone()), ConnectionAge::default());
-    Port { answer: Routes::new(routes), table, times, age, max_head: MAX_HEAD as u32, tls: None, drain }
+    Port {
+        answer: Routes::new(routes),
+        table: Table::new(maxima, metrics.clone()),
+        times,
+        age: AGE,
+        max_head: MAX_HEAD as u32,
+        streams: STREAMS,
+        tls: None,
+        drain,
+    }
 }
 
 /// Serves the control port until it fails or the handle ends it.

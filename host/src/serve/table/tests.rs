@@ -120,3 +120,59 @@ async fn what_is_complete_does_not_give_way() {
     drop(of_complete);
     assert_eq!(begin(&other, false).take(20), Ok(()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_has_no_more_connections_with_requests_that_are_not_complete() {
+    let table = table(100, 4, 0);
+    let mut places = Vec::new();
+    for _ in 0..20 {
+        if let Some(place) = table.place(peer(1)).await {
+            std::mem::forget(begin(&place, false));
+            places.push(place);
+        }
+        advance(Duration::from_secs(3)).await;
+        let mut open = Vec::new();
+        for place in places {
+            if !has_ended(&place).await {
+                open.push(place);
+            }
+        }
+        places = open;
+        assert!(places.len() <= 4, "{}", places.len());
+    }
+    assert!(places.iter().all(|place| place.0.has_place.load(Relaxed)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_requests_of_a_connection_have_nothing_for_free() {
+    let table = table(9, 9, 3 * REQUEST_BYTES);
+    let place = table.place(peer(1)).await.unwrap();
+    let begin = || Exchange::begin(&place.0, false, FREE_HEAD);
+    let few: Vec<_> = (0..FEW_REQUESTS).map(|_| begin()).collect();
+    assert!(few.iter().all(|(_, room)| room.is_ok()));
+    assert_eq!(table.bytes.load(Relaxed), 0);
+    let more = begin();
+    assert_eq!((more.1, more.0.free()), (Ok(()), 0));
+    assert_eq!(table.bytes.load(Relaxed), FREE_HEAD + REQUEST_BYTES);
+    assert_eq!(begin().1, Err(NoRoom));
+    drop((few, more));
+    assert_eq!(table.bytes.load(Relaxed), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_not_read_is_noticed_and_one_that_is_not_ready_is_not() {
+    let table = table(9, 9, 0);
+    let place = table.place(peer(1)).await.unwrap();
+    let minute = Duration::from_secs(60);
+    let exchange = begin(&place, true);
+    exchange.set_unread(false, true);
+    advance(minute / 2).await;
+    assert!(!place.0.is_unread_for(minute));
+    exchange.go();
+    advance(minute / 2).await;
+    assert!(!place.0.is_unread_for(minute), "it goes on");
+    advance(minute / 2).await;
+    assert!(place.0.is_unread_for(minute));
+    exchange.set_unread(true, false);
+    assert!(!place.0.is_unread_for(minute));
+}
