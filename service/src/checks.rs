@@ -1,37 +1,34 @@
 //! The door `checks`: applications ask by one HTTP call whether a client may go on, reserve costs, and settle them.
 //!
 //! - [`asker`]: who asks. [`body`]: the bodies, and [`json`] their bounds; [`openapi`]: the document about them. [`request`]: a request
-//!   in a body. [`mod@problem`]: what is wrong with a question.
+//!   in a body. `receive`: a body that arrives. [`mod@problem`]: what is wrong with a question.
 
 mod asker;
 mod body;
 mod json;
 pub mod openapi;
 mod problem;
+mod receive;
 mod request;
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
-use futures::StreamExt as _;
 use futures::future::join_all;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use http_body_util::LengthLimitError;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use sluice_engine::Engine;
 use sluice_engine::checks::{
     Check, CheckAnswer, CheckError, How, LimitStatus, NamedLimit, Outcome, Policies, PreparedCheck,
     SettleError,
 };
-use sluice_host::serve::table::NoRoom;
-use sluice_host::serve::{BodyError, cause, is_grpc};
+use sluice_host::serve::is_grpc;
 use sluice_limiter::{MAX_COUNT, Period};
 
 use crate::callers::{Callers, Sender};
@@ -40,8 +37,8 @@ use crate::checks::body::{
     BatchAnswerBody, CheckAnswerBody, CheckBody, LimitBody, NamedLimitBody, RequestBody, ReservationBody,
     ReserveBody, SettleAnswerBody, SettleBody, SettledLimitBody,
 };
-use crate::checks::json::Object;
 use crate::checks::problem::Problem;
+use crate::checks::receive::{discard, parse, receive};
 use crate::checks::request::ReadRequest;
 use crate::grpc;
 use crate::metrics::Metrics;
@@ -51,11 +48,6 @@ const CHECK: &str = "/v1/check";
 const SETTLE: &str = "/v1/settle";
 const OPENAPI: &str = "/v1/openapi.json";
 
-/// Longest body, in bytes.
-const MAX_BODY: usize = 1 << 20;
-/// Most bytes of a body that are received although nobody looks at it, and the longest time for that.
-const MAX_DISCARDED: usize = 1 << 16;
-const DISCARD: Duration = Duration::from_secs(5);
 /// Limits of a body that are asked for at a time, so that a long one delays others hardly.
 const PIECE: usize = 32;
 /// Most checks of a body.
@@ -357,84 +349,6 @@ async fn settle(
     }
 }
 
-/// Receives a body that is not asked for, up to a bound, and keeps nothing of it. Over HTTP/2 an answer before its end resets the
-/// stream, which curl and others report as a failure of the connection, without the answer.
-async fn discard(body: Body) {
-    let mut frames = body.into_data_stream();
-    let received = async {
-        let mut left = MAX_DISCARDED;
-        while let Some(Ok(frame)) = frames.next().await
-            && let Some(rest) = left.checked_sub(frame.len())
-        {
-            left = rest;
-        }
-    };
-    // A caller who sends no more has the answer then.
-    let _ = tokio::time::timeout(DISCARD, received).await;
-}
-
-/// Receives a body, of a caller who may ask.
-async fn receive(body: Body) -> Result<Bytes, Problem> {
-    to_bytes(body, MAX_BODY).await.map_err(|error| {
-        if cause::<LengthLimitError>(&error).is_some() {
-            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is longer than {MAX_BODY} bytes"))
-        } else if let Some(BodyError::NoRoom(_)) = cause(&error) {
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, NoRoom.to_string())
-        } else if let Some(BodyError::TimedOut) = cause(&error) {
-            Problem::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")
-        } else {
-            Problem::new(StatusCode::BAD_REQUEST, "the body did not arrive as a whole")
-        }
-    })
-}
-
-/// Reads a body. What is wrong is told with its field.
-fn parse<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, Problem> {
-    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let essence = content_type.split(';').next().unwrap_or_default().trim();
-    if !essence.eq_ignore_ascii_case("application/json") {
-        // A page in a browser could send any other type to a port of this machine.
-        return Err(Problem::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "the body is JSON: send content-type: application/json",
-        ));
-    }
-    let mut from = serde_json::Deserializer::from_slice(body);
-    let parsed = serde_path_to_error::deserialize::<_, Object<T>>(&mut from).map_err(|error| {
-        let field = pointer(error.path());
-        let detail = format!("the body is not valid: {}", in_words_of_json(&error.into_inner()));
-        if field.is_empty() {
-            Problem::new(StatusCode::BAD_REQUEST, detail)
-        } else {
-            Problem::of_field(field, detail)
-        }
-    })?;
-    from.end()
-        .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, format!("the body is not valid: {error}")))?;
-    Ok(parsed.0)
-}
-
-/// Returns an error in the words of JSON.
-fn in_words_of_json(error: &serde_json::Error) -> String {
-    error
-        .to_string()
-        .replace("a sequence", "an array")
-        .replace("invalid type: sequence", "invalid type: array")
-        .replace("a map", "an object")
-        .replace("invalid type: map", "invalid type: object")
-}
-
-/// Returns a path as a JSON pointer.
-fn pointer(path: &serde_path_to_error::Path) -> String {
-    use serde_path_to_error::Segment;
-    let segment = |segment: &Segment| match segment {
-        Segment::Seq { index } => format!("/{index}"),
-        Segment::Map { key } => format!("/{}", key.replace('~', "~0").replace('/', "~1")),
-        Segment::Enum { .. } | Segment::Unknown => String::new(),
-    };
-    path.iter().map(segment).collect()
-}
-
 fn check_cost(cost: Option<u64>, field: &str) -> Result<(), Problem> {
     if cost.is_some_and(|cost| cost > MAX_COUNT) {
         return Err(Problem::of_field(field, format!("a cost is at most {MAX_COUNT} (2^40)")));
@@ -573,34 +487,5 @@ fn limit_body(one: LimitStatus) -> LimitBody {
         reset_seconds: rate.map(|_| status.reset_seconds),
         never_fits: is_over && status.retry_after_seconds.is_none(),
         retry_after_seconds: status.retry_after_seconds,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use futures::stream;
-
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn the_body_of_a_refused_caller_is_received_up_to_a_bound() {
-        const FRAME: usize = 1 << 10;
-        for (sent, received) in [(0, 0), (3, 3), (64, 64), (1_000, 65)] {
-            let taken = Arc::<AtomicUsize>::default();
-            let frames = stream::iter(0..sent).map({
-                let taken = taken.clone();
-                move |_| {
-                    taken.fetch_add(1, Ordering::Relaxed);
-                    Ok::<_, std::io::Error>(Bytes::from_static(&[0; FRAME]))
-                }
-            });
-            discard(Body::from_stream(frames)).await;
-            assert_eq!(taken.load(Ordering::Relaxed), received);
-        }
-        // A caller who does not send it is answered all the same.
-        discard(Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>())).await;
     }
 }
