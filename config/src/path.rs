@@ -364,16 +364,17 @@ fn bytes_of_readings(path: &str) -> usize {
     let behind = after_authority(path);
     let readings: usize =
         std::iter::once(path).chain(behind).map(|path| Doubts::of(path).answers().count() * path.len()).sum();
-    // A dot at the end, or where some application sees the end, or the name of a script.
-    let bytes = path.as_bytes();
+    // A dot at the end, or where some application sees the end, or the name of a script. Dot segments are none.
     let is_dot = |at: &[u8]| match at {
-        b"%2e" | b"%2E" => true,
-        [b'.', next, _] => {
-            matches!(next, b'p' | b'P') || !(next.is_ascii_alphanumeric() || b"._-".contains(next))
+        b"%2e" | b"%2E" | [_, b'.', b'p' | b'P'] => true,
+        [before, b'.', next] => {
+            !matches!(before, b'/' | b'\\' | b'.') && !(next.is_ascii_alphanumeric() || b"_-".contains(next))
         }
         _ => false,
     };
-    let has_dot = bytes.windows(3).any(is_dot) || bytes[bytes.len().saturating_sub(2)..].contains(&b'.');
+    let without_dots = path.trim_end_matches('.');
+    let ends_with_dot = without_dots.len() < path.len() && !without_dots.ends_with(['/', '\\']);
+    let has_dot = ends_with_dot || path.as_bytes().windows(3).any(is_dot);
     let of_limits = if has_dot { 2 * readings } else { 0 };
     path.len() + readings + of_limits
 }

@@ -437,3 +437,80 @@ fn head_bytes(headers: &HeaderMap) -> usize {
     let bytes = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + HEADER_BYTES);
     bytes.sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+    use http_body_util::{BodyExt as _, Full};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::table::{Maxima, PortMetrics};
+    use super::*;
+    use crate::{drain, listen};
+
+    /// Answers with the number of bytes of a body, or says why there is none.
+    async fn length(request: Request<Received>) -> Result<Response<Full<Bytes>>, Infallible> {
+        assert_ne!(request.uri().path(), "/defect");
+        let (status, text) = match request.into_body().collect().await {
+            Ok(body) => (StatusCode::OK, body.to_bytes().len().to_string()),
+            Err(BodyError::TimedOut) => (StatusCode::REQUEST_TIMEOUT, String::new()),
+            Err(error) => (StatusCode::BAD_REQUEST, error.to_string()),
+        };
+        let mut response = Response::new(Full::from(text));
+        *response.status_mut() = status;
+        Ok(response)
+    }
+
+    /// Sends requests on a connection of their own, and returns all that is answered until it ends.
+    async fn exchange(times: Times, requests: &str) -> String {
+        let maxima = Maxima { connections: 9, of_peer: 9, bytes: 1 << 20 };
+        let (_signal, drain) = drain::channel();
+        let port = Port {
+            answer: Routes::new(tower::service_fn(length)),
+            table: Table::new(maxima, PortMetrics::default()),
+            times,
+            age: ConnectionAge::default(),
+            max_head: 1 << 14,
+            streams: 9,
+            tls: None,
+            drain,
+        };
+        let listener = listen::bind("127.0.0.1:0".parse().unwrap(), "--listen", 1).unwrap().remove(0);
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(port.run(listener));
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(requests.as_bytes()).await.unwrap();
+        let mut answers = String::new();
+        stream.read_to_string(&mut answers).await.unwrap();
+        answers
+    }
+
+    const LONG: Duration = Duration::from_secs(600);
+    const SHORT: Duration = Duration::from_millis(20);
+
+    #[tokio::test]
+    async fn a_body_that_does_not_arrive_is_an_error_in_time() {
+        let times = Times { first: LONG, head: LONG, body: SHORT };
+        let answers = exchange(times, "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nfew").await;
+        assert!(answers.starts_with("HTTP/1.1 408 "), "{answers}");
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_does_not_begin_or_sends_no_further_head_is_left() {
+        let begins = Times { first: SHORT, head: LONG, body: LONG };
+        assert_eq!(exchange(begins, "PRI").await, "");
+        let goes_on = Times { first: LONG, head: SHORT, body: LONG };
+        let answers = exchange(goes_on, "GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+        assert!(answers.starts_with("HTTP/1.1 200 "), "{answers}");
+    }
+
+    #[tokio::test]
+    async fn a_defect_ends_its_request_only() {
+        let times = Times { first: LONG, head: LONG, body: LONG };
+        let requests =
+            "GET /defect HTTP/1.1\r\nhost: a\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        let answers = exchange(times, requests).await;
+        assert!(answers.starts_with("HTTP/1.1 500 ") && answers.contains("HTTP/1.1 200 "), "{answers}");
+        assert!(answers.contains("this is a defect of Sluice\n"), "{answers}");
+    }
+}
