@@ -40,8 +40,9 @@ const MAX_PAGE_STREAMS: u32 = 16;
 /// Largest head, and the time for it, of a request for a page.
 const MAX_PAGE_HEAD: u32 = 16 << 10;
 const PAGE_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Age at which a connection to a port of pages ends.
-const PAGE_AGE: Duration = Duration::from_secs(600);
+/// Age at which a connection to a port of pages ends, and the time that its requests then have.
+const PAGE_AGE: ConnectionAge =
+    ConnectionAge { max: Some(Duration::from_secs(600)), grace: Some(Duration::from_secs(10)) };
 
 /// The routes for a connection of a caller.
 #[derive(Debug, Clone)]
@@ -137,7 +138,7 @@ pub(crate) fn page_port(pages: Router, metrics: &PortMetrics, drain: DrainWatch)
         answer: Routes::new(pages),
         table: Table::new(maxima, metrics.uncounted()),
         times: Times { first: PAGE_HEAD_TIMEOUT, head: PAGE_HEAD_TIMEOUT, body: BODY_TIMEOUT },
-        age: ConnectionAge { max: Some(PAGE_AGE), grace: Some(Duration::ZERO) },
+        age: PAGE_AGE,
         max_head: MAX_PAGE_HEAD,
         streams: MAX_PAGE_STREAMS,
         tls: None,

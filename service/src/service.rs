@@ -64,7 +64,7 @@ pub struct Options {
     pub prometheus: Option<(SocketAddr, String)>,
     /// Number of workers.
     pub workers: usize,
-    /// Maximum number of connections of gateways.
+    /// Maximum number of connections of gateways and applications.
     pub max_connections: usize,
     /// Certificates of the gRPC port. Without them it speaks no TLS.
     pub tls: Option<TlsFiles>,
