@@ -79,7 +79,8 @@ pub struct OperatorArgs {
     /// Number of workers [default: the CPU quota of the cgroup, rounded up; 2 without a quota]
     #[arg(long, env = "SLUICE_WORKERS", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub workers: Option<u16>,
-    /// Maximum number of connections of gateways and applications, of both ports together [default: one for each 160 KiB of the cgroup's memory limit, from 512 to 10,000]
+    /// Maximum number of connections of callers, of both ports together [default: one for each 160 KiB of the cgroup's memory
+    /// limit, from 512 to 10,000]
     #[arg(long, env = "SLUICE_MAX_CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_connections: Option<u32>,
     /// Tracing
