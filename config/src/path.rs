@@ -367,9 +367,9 @@ fn bytes_of_readings(path: &str) -> usize {
     // A dot at the end, or where some application sees the end, or the name of a script. Dot segments are none.
     let is_dot = |at: &[u8]| match at {
         b"%2e" | b"%2E" | [_, b'.', b'p' | b'P'] => true,
-        [before, b'.', next] => {
-            !matches!(before, b'/' | b'\\' | b'.') && !(next.is_ascii_alphanumeric() || b"_-".contains(next))
-        }
+        // A segment of dots does not end with them.
+        [b'/' | b'\\' | b'.', b'.', _] => false,
+        [_, b'.', next] => !next.is_ascii_alphanumeric() && !b"_-".contains(next),
         _ => false,
     };
     let without_dots = path.trim_end_matches('.');

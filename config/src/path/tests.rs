@@ -179,7 +179,7 @@ proptest! {
     fn readings_are_bounded_and_different_and_all_but_the_first_begin_with_a_slash(path in "[/%.a2eEfFcC5\\\\;\u{e9}-]{0,24}") {
         let texts = texts(&path);
         // With and without a slash at the end, which what bounds the length of paths leaves out.
-        let bytes: usize = texts.iter().map(|text| text.len()).sum();
+        let bytes: usize = texts.iter().map(String::len).sum();
         prop_assert!(bytes <= 2 * bytes_of_readings(&path) + texts.len(), "{:?}", texts);
         for (n, text) in texts.iter().enumerate().skip(1) {
             prop_assert!(text.starts_with('/') && !text.contains("//"), "{}", text);
