@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -17,6 +17,9 @@ use tokio::sync::oneshot;
 /// Time for which a thread for what blocks is kept: longer than any process runs. A burst starts a few.
 const KEPT: Duration = Duration::from_secs(u32::MAX as u64);
 const MAX_BLOCKING: usize = 16;
+
+/// Longest time until the kernel forgets a thread.
+const REAPED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Descriptors that a runtime needs, or a few more.
 const DESCRIPTORS: usize = 10;
@@ -90,7 +93,15 @@ pub fn runtime_with_threads(number: usize) -> io::Result<Runtime> {
 /// # Errors
 /// The system has no thread left.
 pub fn try_thread() -> io::Result<()> {
-    thread::Builder::new().spawn(|| ())?.join().map_err(|_| io::Error::other("a thread has failed"))
+    let threads = || std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    let before = threads();
+    thread::Builder::new().spawn(|| ())?.join().map_err(|_| io::Error::other("a thread has failed"))?;
+    // The kernel counts a thread for a moment after it has been joined.
+    let until = Instant::now() + REAPED_WITHIN;
+    while threads() > before && Instant::now() < until {
+        thread::yield_now();
+    }
+    Ok(())
 }
 
 fn build(builder: &mut Builder) -> io::Result<Runtime> {
