@@ -103,6 +103,9 @@ mod tests {
 
     #[test]
     fn addresses_of_one_ipv6_network_are_one_peer() {
+        let network = |address: &str| network(address.parse().unwrap());
+        assert_eq!(network("::ffff:10.0.0.1"), network("10.0.0.1"));
+        assert_ne!(network("10.0.0.1"), network("10.0.0.2"));
         let mut all: Vec<_> =
             (0..8).map(|n| candidate(n, &format!("2001:db8::{n}"), Harm::Idle, 100)).collect();
         all.push(candidate(8, "2001:db8:0:1::1", Harm::Idle, 1));

@@ -8,10 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
+use sluice_host::serve::choice::network;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
-
-use crate::distribution::source::network;
 
 /// Maximum number of concurrent reviews of tokens that have not been accepted before, and of those that have.
 const MAX_REVIEWS: usize = 12;
