@@ -2,13 +2,14 @@
 //! store calls it; the Redis script repeats its arithmetic and is tested against it.
 
 use std::fmt::{self, Display, Formatter};
+use std::ops::DerefMut;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD;
 use sluice_limiter::{
-    Algorithm, Decision, Holder, KeyRegistry, MAX_COUNT, Period, Rate, Record, Requests, Reserved,
+    Algorithm, Decision, Holder, KeyRegistry, MAX_COUNT, Period, Rate, Record, Requests, Reserved, SlotsFound,
 };
 use smallvec::SmallVec;
 
@@ -20,6 +21,9 @@ pub const MAX_COUNTERS: usize = 32;
 
 /// Maximum number of rates in one limit: 8, and a block.
 pub const MAX_RATES: usize = 9;
+
+/// Maximum number of records of other rates in a value to which a record is added.
+const MAX_OTHERS: usize = 8;
 
 /// A client's key, hashed with the store's secret to 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -181,13 +185,16 @@ pub struct Settlement {
     pub limit: Arc<LimitSpec>,
     /// The key that was charged.
     pub key: KeyHash,
-    /// [`CheckResponse::at`] of the check that was charged.
+    /// [`CheckResponse::at`] of the check that was charged; of slots, that of the first check under the holder.
     pub charged: u64,
     /// Additional cost; negative for a refund. A refund never brings the usage below zero.
     pub delta: i64,
     /// Whether the overflow counter was charged instead of the key, see [`KeyUsages::is_overflowed`]. It is then the
     /// one that is corrected, also if the key has a counter of its own by now.
     pub overflowed: bool,
+    /// Number of slots that the holder must have before the correction at least, whatever became of the counter: a difference alone
+    /// would return the slots of other requests once the store has lost those of this one. 0 if nothing is known.
+    pub least: u64,
 }
 
 /// A reservation in the ledger of a counter, see [`ledger`].
@@ -327,14 +334,38 @@ pub fn take(id: Holder, stored: &mut [Record], now: u64) -> bool {
     ledger.is_some_and(|ledger| ledger.take_reservation(id, now).is_some())
 }
 
-/// Refunds a part of a charge in a counter's records at `now`. Rates without a record are skipped.
-pub fn settle(settlement: &Settlement, stored: &mut [Record], now: u64) {
-    for rate in &settlement.limit.rates {
-        let phase = rate.phase(settlement.key.0);
-        if let Some(stored) = stored.iter_mut().find(|record| record.tag == rate.tag()) {
-            let record = std::mem::replace(stored, Record::empty(rate.tag(), 0));
-            let (record, at) = rate.roll(Some(record), now + phase);
-            *stored = rate.settle(record, at, settlement.charged + phase, settlement.delta);
+/// Refunds a part of a charge in a counter's records at `now`. Rates without a record are skipped, but for slots that must be there.
+/// Returns what was found of those. If they were reset, nothing is corrected.
+pub fn settle(
+    settlement: &Settlement,
+    stored: &mut (impl DerefMut<Target = [Record]> + Extend<Record>),
+    now: u64,
+) -> SlotsFound {
+    let mut found = SlotsFound::Enough;
+    let Settlement { limit, key, charged, delta, least, .. } = settlement;
+    for rate in &limit.rates {
+        let (phase, tag) = (rate.phase(key.0), rate.tag());
+        let known = stored.iter().position(|record| record.tag == tag);
+        let before = known.map(|at| std::mem::replace(&mut stored[at], Record::empty(tag, 0)));
+        let (mut record, at) = rate.roll(before, now + phase);
+        let may_keep = known.is_some() || stored.len() <= MAX_OTHERS;
+        let slots = if may_keep { rate.keep(&mut record, at, *charged, *least) } else { SlotsFound::Enough };
+        if slots != SlotsFound::Reset {
+            record = rate.settle(record, at, charged + phase, *delta);
+        }
+        if slots != SlotsFound::Enough {
+            found = slots;
+        }
+        match known {
+            Some(at) => stored[at] = record,
+            None => stored.extend((slots != SlotsFound::Enough).then_some(record)),
         }
     }
+    found
+}
+
+/// Returns the records that a reset of a counter leaves at `now`.
+#[must_use]
+pub fn reset(limit: &LimitSpec, now: u64) -> Records {
+    limit.rates.iter().filter_map(|rate| rate.left_by_reset(now)).collect()
 }

@@ -228,6 +228,7 @@ async fn a_settlement_corrects_the_counter_that_was_charged() {
         charged: response.at,
         delta: -1,
         overflowed,
+        least: 0,
     };
     store.settle(refund(false)).await.unwrap();
     assert_eq!(admitted(&store, &new, 1).await, 0, "the key has no counter");

@@ -156,8 +156,14 @@ async fn a_key_that_is_not_a_counter_fails_only_its_own_checks() {
     let wrong = StoreError::Unavailable(StoreFault::WrongType);
     let list = counter(&limit, 1);
     assert_eq!(store.acquire(list.clone(), 3).await.unwrap_err(), wrong);
-    let settlement =
-        Settlement { limit: limit.clone(), key: list.key, charged: 0, delta: -1, overflowed: false };
+    let settlement = Settlement {
+        limit: limit.clone(),
+        key: list.key,
+        charged: 0,
+        delta: -1,
+        overflowed: false,
+        least: 0,
+    };
     assert_eq!(store.settle(settlement).await, Err(wrong));
     assert_eq!(failures(&store, "wrong-type"), 4);
     assert_eq!((store.metrics().faults.iter().sum::<u64>(), store.metrics().errors), (7, 0));

@@ -97,6 +97,7 @@ impl Counter {
             charged: found.charged,
             delta: used as i64 - found.cost as i64,
             overflowed: false,
+            least: 0,
         };
         let is_taken = self.limiter.take(&self.plan, Taking { ledger, id: found.id, correction }).await;
         // Another one may have been quicker.

@@ -38,25 +38,39 @@ async fn send(sidecar: &Sidecar, path: &str) -> BufReader<TcpStream> {
     BufReader::new(stream)
 }
 
+/// Sends a request. Returns its connection if it reaches the application, which holds it, and none if it is denied.
+async fn hold_if_admitted(sidecar: &Sidecar, application: &Application) -> Option<BufReader<TcpStream>> {
+    let before = application.received();
+    let mut client = send(sidecar, "/hold").await;
+    let mut line = String::new();
+    tokio::select! {
+        read = client.read_line(&mut line) => {
+            assert!(read.is_ok() && line.contains("429"), "{line}");
+            None
+        }
+        () = async {
+            while application.received() == before {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        } => Some(client),
+    }
+}
+
 /// Sends requests until one of them reaches the application, which holds it.
 async fn hold(sidecar: &Sidecar, application: &Application) -> BufReader<TcpStream> {
-    until("a request is admitted", async || {
-        let before = application.received();
-        let mut client = send(sidecar, "/hold").await;
-        let mut line = String::new();
-        tokio::select! {
-            read = client.read_line(&mut line) => {
-                assert!(read.is_ok() && line.contains("429"), "{line}");
-                None
-            }
-            () = async {
-                while application.received() == before {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
-            } => Some(client),
-        }
-    })
-    .await
+    until("a request is admitted", async || hold_if_admitted(sidecar, application).await).await
+}
+
+/// Sends requests to these sidecars in turn until one is denied. Returns the connections of the others, which the application holds.
+async fn hold_while_admitted(
+    sidecars: [&Sidecar; 2],
+    application: &Application,
+) -> Vec<BufReader<TcpStream>> {
+    let mut clients = Vec::new();
+    while let Some(client) = hold_if_admitted(sidecars[clients.len() % 2], application).await {
+        clients.push(client);
+    }
+    clients
 }
 
 /// Takes all five slots through these sidecars in turn. Every sidecar denies a sixth request.
@@ -151,6 +165,37 @@ async fn sidecars_share_slots_and_return_them_however_a_request_or_a_sidecar_end
     drop((clients, more, others));
     until("no slot is held", async || (one.metric(&held("p", &namespace)).await == 0).then_some(())).await;
     until("Redis holds no key", async || redis.keys().await.is_empty().then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_that_redis_has_lost_are_held_again_and_no_release_frees_those_of_others() {
+    let plane = ControlPlane::shared().await;
+    let redis = Redis::start().await;
+    let operator = Operator::start(plane, "lost-slots-system", &redis.url).await;
+    let namespace = TestNamespace::create(plane.client().await, "lost-slots").await;
+    let selector = json!({"matchLabels": {"app": "a"}});
+    let spec = json!({"selector": selector, "concurrency": [{"name": "in-flight", "max": 5, "abandonedFor": "500ms"}]});
+    namespace.apply("p", spec).await.unwrap();
+    let application = Application::start().await;
+    let start = async |pod| start_sidecar(&namespace, pod, &operator, &application.address, "KILL").await;
+    let (one, two) = (start("one").await, start("two").await);
+    namespace.wait_for("p", "Ready", "True Ready").await;
+    let in_flight =
+        async || one.metric(&held("p", &namespace)).await + two.metric(&held("p", &namespace)).await;
+
+    let lost = hold_all(&[&one, &two], &application).await;
+    let () = redis::cmd("FLUSHALL").query_async(&mut redis.connection().await.unwrap()).await.unwrap();
+    // Five, or fewer if the store has already been told of the first ones.
+    let others = hold_while_admitted([&one, &two], &application).await;
+    let number = others.len();
+    assert!(number <= 5 && in_flight().await == 5 + number as u64, "{number}");
+    drop(lost);
+    until("the first five have ended", async || (in_flight().await == number as u64).then_some(())).await;
+    let more = hold_while_admitted([&one, &two], &application).await;
+    assert_eq!(number + more.len(), 5, "as many as are in progress");
+    drop((others, more));
+    until("no slot is held", async || (in_flight().await == 0).then_some(())).await;
+    drop(hold_all(&[&two, &one], &application).await);
 }
 
 /// Starts a proxy for Redis that can delay the replies. Returns its URL and the switch.

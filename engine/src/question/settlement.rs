@@ -144,6 +144,7 @@ async fn settle_once(
             // Both are at most 2^40.
             delta: used.min(MAX_COUNT) as i64 - reserved.cost.min(MAX_COUNT) as i64,
             overflowed: open.overflowed,
+            least: 0,
         };
         let is_repeated = sent.replace(reserved).is_some();
         if limiter.take(&plan, Taking { ledger: ledger.clone(), id: reserved.id, correction }).await?

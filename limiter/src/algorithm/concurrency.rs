@@ -4,12 +4,16 @@
 //! holder and the expiry of their lease. A holder renews its lease before it expires; the slots of a process
 //! that has died are free again when its lease has expired.
 //!
-//! A charge takes slots. A settlement returns them (a negative correction) or only renews the lease (zero).
-//! Nothing can tell when a slot becomes free, so the retry-after of a denied request is an estimate.
+//! A charge takes slots. A settlement returns them (a negative correction) or only renews the lease (zero). It is a difference, and
+//! means nothing once the record is lost, so it says how many slots the holder must have before at least: it has them again
+//! then, also above the number. Nothing can tell when a slot becomes free, so the retry-after of a denied request is an estimate.
 //!
 //! In a [`Record`] `tail` holds three numbers for each holder: its own number, its slots, and the expiry of
 //! its lease in milliseconds; `window` is the latest expiry. The period of a rate is the length of a lease.
 //! The period of the tag is always 1, so that an edit of that length keeps the record.
+//!
+//! A reset frees all slots although their requests go on, and leaves a mark for the longest lease, a holder with the number 0: those
+//! that had slots before do not have them again.
 
 use super::definition::{Checked, Definition};
 use super::shape::{RecordView, Unit};
@@ -23,6 +27,8 @@ use crate::record::{Kind, MAX_HOLDERS, Record, Tag};
 pub const MAX_CONCURRENT: u64 = 1_000_000;
 /// The longest lease of slots, in milliseconds. Callers of a limit may have leases of different lengths.
 pub const MAX_SLOT_LEASE_MS: u64 = 3_600_000;
+/// The number that the mark of a reset has in place of a holder's.
+const MARK: u64 = 0;
 /// Estimated wait of a denied request, in microseconds.
 const RETRY_AFTER_MICROS: u64 = 1_000_000;
 
@@ -47,6 +53,17 @@ impl Holder {
     }
 }
 
+/// Slots that a holder's settlement found in the record, compared with those that it must have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotsFound {
+    /// At least as many.
+    Enough,
+    /// So many fewer. The holder has them again.
+    Fewer(u64),
+    /// Fewer, because they were reset. They stay free.
+    Reset,
+}
+
 /// Slots for the requests of many processes, taken for one of them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Concurrency {
@@ -69,7 +86,7 @@ impl Definition for Concurrency {
     fn roll(self, quota: Quota, mut stored: Record, now: u64) -> (Record, u64) {
         let millis = now / 1000;
         let latest = millis + quota.period.millis().max(MAX_SLOT_LEASE_MS);
-        let live = stored.tail.chunks_exact(3).filter(|holder| holder[1] > 0 && holder[2] > millis);
+        let live = stored.tail.chunks_exact(3).filter(|holder| is_kept(holder) && holder[2] > millis);
         stored.tail = live.flat_map(|holder| [holder[0], holder[1], holder[2].min(latest)]).collect();
         set_latest_expiry(&mut stored);
         (stored, now)
@@ -109,8 +126,40 @@ impl Definition for Concurrency {
             own[1] = own[1].saturating_add_signed(delta).min(MAX_CONCURRENT);
             own[2] = own[2].max(until);
         }
-        record.tail = record.tail.chunks_exact(3).filter(|other| other[1] > 0).flatten().copied().collect();
+        record.tail = record.tail.chunks_exact(3).filter(|other| is_kept(other)).flatten().copied().collect();
         set_latest_expiry(record);
+    }
+
+    /// Gives the holder, which took its first slots at `since`, at least so many slots, unless they were reset since then or the
+    /// record has no room for the holder. Renews its lease then.
+    fn keep(self, quota: Quota, record: &mut Record, now: u64, since: u64, least: u64) -> SlotsFound {
+        let least = least.min(MAX_CONCURRENT);
+        let until = lease_end(quota, now);
+        let is_full = record.tail.len() >= 3 * MAX_HOLDERS;
+        let own = record.tail.chunks_exact(3).find(|other| other[0] == self.holder.0);
+        let slots = own.map_or(0, |own| own[1]);
+        if slots >= least || own.is_none() && is_full {
+            return SlotsFound::Enough;
+        }
+        let mark = record.tail.chunks_exact(3).find(|other| other[0] == MARK);
+        if mark.is_some_and(|mark| since / 1000 + MAX_SLOT_LEASE_MS <= mark[2]) {
+            return SlotsFound::Reset;
+        }
+        match record.tail.chunks_exact_mut(3).find(|other| other[0] == self.holder.0) {
+            Some(own) => (own[1], own[2]) = (least, own[2].max(until)),
+            None => record.tail.extend([self.holder.0, least, until]),
+        }
+        set_latest_expiry(record);
+        SlotsFound::Fewer(least - slots)
+    }
+
+    /// Leaves the mark.
+    fn left_by_reset(self, quota: Quota, now: u64) -> Option<Record> {
+        let until = now / 1000 + MAX_SLOT_LEASE_MS;
+        let mut record = self.fresh(quota, now);
+        record.tail.extend([MARK, 0, until]);
+        record.window = until;
+        Some(record)
     }
 
     #[inline]
@@ -120,7 +169,9 @@ impl Definition for Concurrency {
 
     #[inline]
     fn view(self, quota: Quota, record: &Record, _cost: u64) -> RecordView {
-        RecordView { newest: record.window, used: self.used(quota, record, 0), leaves: 0 }
+        let holders = record.tail.chunks_exact(3).filter(|holder| holder[0] != MARK);
+        let newest = holders.map(|holder| holder[2]).max().unwrap_or(0);
+        RecordView { newest, used: self.used(quota, record, 0), leaves: 0 }
     }
 
     #[inline]
@@ -157,6 +208,12 @@ impl Definition for Concurrency {
 #[inline]
 fn lease_end(quota: Quota, now: u64) -> u64 {
     now / 1000 + quota.period.millis()
+}
+
+/// Reports whether an entry of a record says something: a holder without slots does not.
+#[inline]
+fn is_kept(entry: &[u64]) -> bool {
+    entry[1] > 0 || entry[0] == MARK
 }
 
 #[inline]

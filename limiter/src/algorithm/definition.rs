@@ -1,6 +1,7 @@
 //! The trait that every algorithm implements. It holds all properties of an algorithm: no other code
 //! distinguishes algorithms.
 
+use super::concurrency::SlotsFound;
 use super::shape::{RecordView, Shape, Unit};
 use crate::decision::Decision;
 use crate::error::RateError;
@@ -106,6 +107,17 @@ pub(crate) trait Definition: Copy {
 
     /// Corrects the cost that was charged at the instant `charged`.
     fn settle(self, quota: Quota, record: &mut Record, now: u64, charged: u64, delta: i64);
+
+    /// Makes up for what is missing of the `least` that the rate's user must have in a rolled record since an instant. Only slots
+    /// are held, and so only they can be missing.
+    fn keep(self, _quota: Quota, _record: &mut Record, _now: u64, _since: u64, _least: u64) -> SlotsFound {
+        SlotsFound::Enough
+    }
+
+    /// Returns what a reset leaves in place of the record.
+    fn left_by_reset(self, _quota: Quota, _now: u64) -> Option<Record> {
+        None
+    }
 
     /// Reports whether equal checks at the same instant may be decided together, from their number alone.
     fn is_mergeable(self) -> bool {

@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 use crate::number::Period;
 
 pub use block::MAX_BLOCK_AFTER;
-pub use concurrency::{Holder, MAX_CONCURRENT, MAX_SLOT_LEASE_MS};
+pub use concurrency::{Holder, MAX_CONCURRENT, MAX_SLOT_LEASE_MS, SlotsFound};
 pub use definition::Windows;
 pub use fixed_window::Alignment;
 pub use leaky_bucket::MaxWait;

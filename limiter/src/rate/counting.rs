@@ -1,7 +1,7 @@
 //! Counting requests in a record. Instants are microseconds since the Unix epoch, in the rate's own time.
 
 use super::definition::Rate;
-use crate::algorithm::{Checked, Definition as _, RecordView, dispatch};
+use crate::algorithm::{Checked, Definition as _, RecordView, SlotsFound, dispatch};
 use crate::decision::Decision;
 use crate::record::Record;
 
@@ -91,6 +91,18 @@ impl Rate {
         let quota = self.quota();
         dispatch!(self.algorithm, definition => definition.settle(quota, &mut record, now, charged, delta));
         record
+    }
+
+    /// Gives the holder of slots, which took its first ones at `since`, at least so many in a rolled record: it must have them, unless
+    /// they were reset.
+    pub fn keep(&self, record: &mut Record, now: u64, since: u64, least: u64) -> SlotsFound {
+        dispatch!(self.algorithm, definition => definition.keep(self.quota(), record, now, since, least))
+    }
+
+    /// Returns the record that a reset leaves in place of this rate's, if it leaves one.
+    #[must_use]
+    pub fn left_by_reset(&self, now: u64) -> Option<Record> {
+        dispatch!(self.algorithm, definition => definition.left_by_reset(self.quota(), now))
     }
 
     /// Returns this rate's decision about a check of `cost`.

@@ -196,7 +196,7 @@ impl Leases {
         }
         let delta = -i64::try_from(grant.granted.saturating_mul(*cost)).unwrap_or(i64::MAX);
         let (limit, charged) = (limit.clone(), grant.response.at);
-        Settlement { limit, key: *key, charged, delta, overflowed: true }
+        Settlement { limit, key: *key, charged, delta, overflowed: true, least: 0 }
     }
 
     /// Records that an acquisition failed or was abandoned. Does nothing if it has succeeded.
@@ -299,6 +299,7 @@ impl Leases {
             charged: block_return.charged_at,
             delta: -i64::try_from(block_return.amount).unwrap_or(i64::MAX),
             overflowed: false,
+            least: 0,
         }
     }
 

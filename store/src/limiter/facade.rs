@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_limiter::{Rate, Reserved};
+use sluice_limiter::{Rate, Reserved, SlotsFound};
 use smallvec::{SmallVec, smallvec};
 
 use super::outcome::{CheckOutcome, LimiterMetrics, LimiterOptions, Reservation, Source};
@@ -111,7 +111,14 @@ impl Limiter {
                 if let Reservation::Store(charged) | Reservation::Overflow(charged) = reservation {
                     let overflowed = matches!(reservation, Reservation::Overflow(_));
                     let limit = counter.limit.spec.clone();
-                    store.settle(&Settlement { limit, key: counter.key, charged, delta, overflowed });
+                    store.settle(&Settlement {
+                        limit,
+                        key: counter.key,
+                        charged,
+                        delta,
+                        overflowed,
+                        least: 0,
+                    });
                 }
                 Ok(())
             }
@@ -214,18 +221,24 @@ impl Limiter {
         }
     }
 
-    /// Corrects one counter in the store itself.
+    /// Corrects one counter in the store itself. Returns what was found of the slots that must be there.
     ///
     /// # Errors
     /// The store did not answer. The correction may or may not have been made.
-    pub async fn settle_in_store(&self, settlement: Settlement) -> Result<(), StoreError> {
+    pub async fn settle_in_store(&self, settlement: Settlement) -> Result<SlotsFound, StoreError> {
         match &self.0 {
-            Kind::Memory(store) => {
-                store.settle(&settlement);
-                Ok(())
-            }
+            Kind::Memory(store) => Ok(store.settle(&settlement)),
             Kind::Redis(limiter) => limiter.settle_in_store(settlement).await,
             Kind::Unconfigured(limiter) => limiter.settle_in_store(settlement).await,
+        }
+    }
+
+    /// Notes that the store has lost a counter.
+    pub fn note_loss(&self) {
+        match &self.0 {
+            Kind::Memory(_) => {}
+            Kind::Redis(limiter) => limiter.note_loss(),
+            Kind::Unconfigured(limiter) => limiter.note_loss(),
         }
     }
 

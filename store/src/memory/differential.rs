@@ -283,7 +283,7 @@ proptest! {
                 },
                 Step::Settle(charge, delta) => if let Some(n) = charge.checked_rem(charges.len()) {
                     let (Counter { limit, key, .. }, charged) = charges.swap_remove(n);
-                    let settlement = Settlement { limit, key, charged, delta, overflowed: false };
+                    let settlement = Settlement { limit, key, charged, delta, overflowed: false, least: 0 };
                     // A charge that becomes larger is a check.
                     if let Some(counter) = settlement.more() {
                         remove_expired(&store, &mut model, &[counter], now);

@@ -3,7 +3,7 @@
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
-use sluice_limiter::{Decision, Record, Reserved};
+use sluice_limiter::{Decision, Record, Reserved, SlotsFound};
 use smallvec::{SmallVec, smallvec};
 
 use super::cell::{CounterId, Layout, TableCell};
@@ -13,7 +13,7 @@ use super::store::{MemoryStore, OVERFLOW, SHARDS, shard_of};
 use super::table::{Shard, StoredCounter};
 use crate::check::{
     CheckResponse, Counter, Decisions, KeyHash, LimitSpec, Lookup, Records, Settlement, Taking, decide_as,
-    find, settle, take,
+    find, reset, settle, take,
 };
 use crate::key_usage::KeyUsages;
 
@@ -147,23 +147,23 @@ impl MemoryStore {
         }
     }
 
-    /// Refunds a part of a charge. Returns false if the counter does not exist.
-    pub(super) fn refund_key_at(&self, settlement: &Settlement, key: u128, now: u64) -> bool {
+    /// Refunds a part of a charge. Returns what was found of the slots that must be there; `None` if the counter does not exist.
+    pub(super) fn refund_key_at(&self, settlement: &Settlement, key: u128, now: u64) -> Option<SlotsFound> {
         let limit = &settlement.limit;
         let id = limit.prepared.id(key);
         let mut shard = self.lock(shard_of(id));
         let (mut records, stored) = shard.take(id, limit);
         if stored.exists {
             let before = expiry(&records, stored.others());
-            settle(settlement, &mut records, now);
+            let found = settle(settlement, &mut records, now);
             let after = expiry(&records, stored.others());
             shard.put(id, limit, records, stored, now);
             if key != OVERFLOW {
                 self.registries.replace(limit, before, after, now);
             }
-            return true;
+            return Some(found);
         }
-        false
+        None
     }
 
     /// Returns a reservation of a ledger.
@@ -196,15 +196,17 @@ impl MemoryStore {
         Some(result)
     }
 
-    /// Removes a counter. Its cell stays until the next sweep, as one that has expired.
+    /// Removes a counter. Its cell stays until the next sweep, as one that has expired, if nothing is left of it.
     pub(super) fn reset_at(&self, limit: &LimitSpec, key: KeyHash, now: u64) {
         let id = limit.prepared.id(key.0);
         let mut shard = self.lock(shard_of(id));
         let (records, stored) = shard.take(id, limit);
         if stored.exists {
             let before = expiry(&records, stored.others());
-            shard.put(id, limit, Records::new(), StoredCounter::default(), now);
-            self.registries.replace(limit, before, 0, now);
+            let left = reset(limit, now);
+            let after = expiry(&left, &[]);
+            shard.put(id, limit, left, StoredCounter::default(), now);
+            self.registries.replace(limit, before, after, now);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use sluice_limiter::Reserved;
+use sluice_limiter::{Reserved, SlotsFound};
 
 use super::cell::CounterId;
 use super::key_registries::KeyRegistries;
@@ -90,17 +90,25 @@ impl MemoryStore {
     }
 
     /// Corrects a charge. More cost is charged now, to the overflow counter if the key has none of its own. A refund of a
-    /// counter that has been removed has no effect.
-    pub fn settle(&self, settlement: &Settlement) {
-        self.settle_at(settlement, self.clock.now());
+    /// counter that has been removed has no effect. Returns what was found of the slots that must be there.
+    pub fn settle(&self, settlement: &Settlement) -> SlotsFound {
+        self.settle_at(settlement, self.clock.now())
     }
 
-    pub(super) fn settle_at(&self, settlement: &Settlement, now: u64) {
-        match settlement.more() {
-            Some(counter) => drop(self.charge(&[counter], now)),
+    pub(super) fn settle_at(&self, settlement: &Settlement, now: u64) -> SlotsFound {
+        let Settlement { limit, key, overflowed, least, .. } = settlement;
+        if let Some(counter) = settlement.more() {
+            self.charge(&[counter], now);
+            return SlotsFound::Enough;
+        }
+        let found = self.refund_key_at(settlement, if *overflowed { OVERFLOW } else { key.0 }, now);
+        match found {
+            Some(found) => found,
+            None if *least == 0 => SlotsFound::Enough,
             None => {
-                let key = if settlement.overflowed { OVERFLOW } else { settlement.key.0 };
-                self.refund_key_at(settlement, key, now);
+                self.charge(&[Counter { limit: limit.clone(), key: *key, cost: *least }], now);
+                self.refund_key_at(settlement, key.0, now);
+                SlotsFound::Fewer(*least)
             }
         }
     }

@@ -267,6 +267,7 @@ fn store_settles_charges() {
             charged,
             delta,
             overflowed: false,
+            least: 0,
         });
     };
     let (admitted, at) = charge(1);
@@ -362,6 +363,7 @@ fn a_key_that_is_checked_repeatedly_becomes_hot_and_cold_again() {
         charged: store.clock.now(),
         delta: 100,
         overflowed: false,
+        least: 0,
     };
     store.settle(&settlement);
     assert_eq!(check(1), 1_000 - 124);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluice_limiter::Reserved;
+use sluice_limiter::{Reserved, SlotsFound};
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant};
 
@@ -115,14 +115,18 @@ impl RedisStore {
         self.send(key, &limit, |caller| Operation::Acquire(counter, wanted, caller)).await
     }
 
-    /// Corrects a charge. The settlement is sent once; after an error it may or may not have been applied.
+    /// Corrects a charge. The settlement is sent once; after an error it may or may not have been applied. Returns what was found of
+    /// the slots that must be there.
     ///
     /// # Errors
     /// See [`RedisStore::check`].
-    pub async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {
+    pub async fn settle(&self, settlement: Settlement) -> Result<SlotsFound, StoreError> {
         let (key, limit) = (settlement.key, settlement.limit.clone());
         match settlement.more() {
-            Some(counter) => self.send(key, &limit, |caller| Operation::Charge(counter, caller)).await,
+            Some(counter) => {
+                self.send(key, &limit, |caller| Operation::Charge(counter, caller)).await?;
+                Ok(SlotsFound::Enough)
+            }
             None => self.send(key, &limit, |caller| Operation::Settle(settlement, caller)).await,
         }
     }

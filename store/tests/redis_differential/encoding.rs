@@ -159,7 +159,7 @@ impl<'a> Operations<'a> {
         let (charge, refund) = if settlement.delta < 0 { (0, amount) } else { (amount, 0) };
         let limit = index_of(&mut self.limits, &*settlement.limit);
         let operation = if settlement.overflowed { 2 } else { 0 };
-        self.numbers.extend([operation, index, settlement.charged, charge, refund, limit]);
+        self.numbers.extend([operation, index, settlement.charged, charge, refund, settlement.least, limit]);
         for rate in &settlement.limit.rates {
             self.numbers.extend(rate.settlement_script_arguments(settlement.key.0, amount));
         }

@@ -80,7 +80,7 @@ async fn check_and_settle(
     }
     let checked = result?;
     if checked.outcome.response.admitted {
-        slots.iter_mut().for_each(Slot::granted);
+        slots.iter_mut().for_each(|slot| slot.granted(checked.outcome.response.at));
         Ok((checked, slots))
     } else {
         slots.iter_mut().for_each(Slot::denied);

@@ -33,12 +33,13 @@ impl Slot {
         self.id
     }
 
-    /// Notes that the store has granted the slot.
-    pub(super) fn granted(&mut self) {
+    /// Notes that the store has granted the slot at a time of its clock.
+    pub(super) fn granted(&mut self, at: u64) {
         self.state = State::Held;
         if let Some(counter) = self.table.lock().counters.get_mut(&self.id) {
             counter.pending = counter.pending.saturating_sub(1);
             counter.held += 1;
+            counter.since = counter.since.min(at);
             counter.limit.totals.held.inc();
         }
     }

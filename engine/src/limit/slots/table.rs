@@ -50,6 +50,10 @@ pub(super) struct CounterSlots {
     pub(super) held: u32,
     /// Number of released slots that the store still counts.
     pub(super) released: u32,
+    /// Time at which the first of the slots was granted, by the store's clock in microseconds. A later reset has freed them.
+    pub(super) since: u64,
+    /// Time at which the store was last told how many slots it must have.
+    pub(super) told: Instant,
     /// Whether the counter is in the table's list of released slots.
     pub(super) listed: bool,
     /// Whether the store may count more slots than this process holds. Everything is released when the last
@@ -79,6 +83,8 @@ impl CounterSlots {
             pending: 0,
             held: 0,
             released: 0,
+            since: u64::MAX,
+            told: Instant::now(),
             listed: false,
             uncertain: false,
             expired: None,
@@ -96,6 +102,12 @@ impl CounterSlots {
     /// Reports whether the counter holds nothing that must be remembered.
     pub(super) fn is_forgettable(&self) -> bool {
         self.is_unused() && self.released == 0 && !self.uncertain && !self.moving && !self.listed
+    }
+
+    /// Returns the number of slots that the store must have: those that were granted, less the ones whose release may be under way.
+    /// A check without an answer may have taken more.
+    pub(super) fn least(&self) -> u64 {
+        u64::from(self.held) + u64::from(self.released)
     }
 
     /// Notes that the store may count slots that this process does not know of. The limit continues under a

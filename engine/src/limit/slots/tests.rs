@@ -14,7 +14,7 @@ use sluice_store::{Counter, KeyHash, LimitPlan, Limiter, OnStoreFailure, Replica
 use super::limit::ConcurrencyLimit;
 use super::slot::Slot;
 use super::table::Slots;
-use super::upkeep::{INTERVAL, SlotOperation};
+use super::upkeep::{INTERVAL, SlotOperation, TELL};
 
 const KEY: KeyHash = KeyHash(7);
 
@@ -23,6 +23,7 @@ fn limit(rate: Rate, before: Option<&ConcurrencyLimit>) -> Arc<ConcurrencyLimit>
 }
 
 struct Stage {
+    clock: Clock,
     slots: Slots,
     limit: Arc<ConcurrencyLimit>,
     limiter: Arc<Limiter>,
@@ -30,7 +31,8 @@ struct Stage {
 
 impl Stage {
     fn new(max: u64) -> Self {
-        let store = MemoryStore::new(100, Clock::manual(60_000_000));
+        let clock = Clock::manual(60_000_000);
+        let store = MemoryStore::new(100, clock.clone());
         let lease = Period::from_millis(30_000).unwrap();
         let rate = ConcurrencyLimit::rate(&policy::Slots {
             max: Requests::new(max).unwrap(),
@@ -39,7 +41,16 @@ impl Stage {
         })
         .unwrap();
         let limit = limit(rate, None);
-        Self { slots: Slots::default(), limit, limiter: Arc::new(Limiter::in_memory(store)) }
+        Self { clock, slots: Slots::default(), limit, limiter: Arc::new(Limiter::in_memory(store)) }
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.now()
+    }
+
+    /// Lets the store forget all slots, which the process does not notice.
+    fn lose_counter(&self) {
+        self.clock.advance(40_000);
     }
 
     fn request(&self) -> (Slot, Arc<LimitPlan>) {
@@ -49,7 +60,7 @@ impl Stage {
     fn acquire(&self) -> Option<Slot> {
         let (mut slot, plan) = self.request();
         if self.check(&plan) {
-            slot.granted();
+            slot.granted(self.now());
             return Some(slot);
         }
         slot.denied();
@@ -115,7 +126,7 @@ async fn a_check_is_made_after_the_releases_of_its_counter() {
         assert_eq!(calls.iter().map(|call| call.operation).collect::<Vec<_>>(), [SlotOperation::Release(1)]);
         stage.slots.send_all(calls).await;
         assert!(stage.check(&plan));
-        slot.granted();
+        slot.granted(stage.now());
         drop(slot);
         assert_eq!(stage.slots.0.lock().released.len(), 1, "the list does not grow");
         let calls = stage.slots.releases();
@@ -240,5 +251,76 @@ async fn expired_slots_are_acquired_again() {
     let others: Vec<_> = std::iter::from_fn(|| stage.acquire()).collect();
     assert_eq!(others.len(), 2);
     drop((held, others));
+    stage.release_last().await;
+}
+
+/// The slots that the store counts, of all holders.
+fn used(stage: &Stage) -> u64 {
+    let plan = &stage.limit.current.load().plan;
+    let peek = Counter { limit: plan.spec.clone(), key: KEY, cost: 0 };
+    let decision = stage.limiter.memory().unwrap().check(&[peek]).decisions[0];
+    decision.limit - decision.remaining
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_that_the_store_has_lost_are_held_again_with_the_next_call_and_no_release_frees_anothers() {
+    let stage = Stage::new(3);
+    let mut lost: Vec<_> = std::iter::from_fn(|| stage.acquire()).collect();
+    stage.lose_counter();
+    let others: Vec<_> = std::iter::from_fn(|| stage.acquire()).collect();
+    assert_eq!((lost.len(), others.len()), (3, 3), "nothing has told the store of the first three");
+    drop(lost.pop());
+    stage.slots.send_all(stage.slots.releases()).await;
+    assert_eq!(used(&stage), 3, "shown as all of them");
+    drop(lost);
+    stage.slots.send_all(stage.slots.releases()).await;
+    assert!(stage.acquire().is_none(), "the three others are in progress");
+    drop(others);
+    stage.slots.send_all(stage.slots.releases()).await;
+    let all: Vec<_> = std::iter::from_fn(|| stage.acquire()).collect();
+    assert_eq!(all.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_tells_the_store_of_slots_that_it_has_not_been_told_of_for_a_while() {
+    let stage = Stage::new(3);
+    let held = [stage.acquire(), stage.acquire()];
+    stage.lose_counter();
+    let before = |stage: &Stage| {
+        let (mut slot, _) = stage.request();
+        let calls = stage.slots.releases_before(std::slice::from_ref(&slot));
+        slot.denied();
+        calls
+    };
+    assert!(before(&stage).is_empty());
+    tokio::time::advance(TELL).await;
+    let calls = before(&stage);
+    assert_eq!(calls.iter().map(|call| call.operation).collect::<Vec<_>>(), [SlotOperation::Renew]);
+    assert!(before(&stage).is_empty(), "only once");
+    stage.slots.send_all(calls).await;
+    assert_eq!(used(&stage), 2);
+    drop(held);
+    stage.release_last().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn reset_slots_stay_free_and_the_limit_goes_on_under_a_new_holder() {
+    let stage = Stage::new(3);
+    let held: Vec<_> = std::iter::from_fn(|| stage.acquire()).collect();
+    let (holder, spec) = (stage.holder(), stage.limit.current.load().spec.clone());
+    stage.limiter.memory().unwrap().reset(&spec, KEY);
+    stage.clock.advance(1);
+    let unaware = stage.acquire();
+    assert!(unaware.is_some(), "all are free");
+    tokio::time::advance(Duration::from_secs(11)).await;
+    stage.slots.send_all(stage.slots.renewals()).await;
+    assert_eq!((stage.counters(), stage.limit.totals.held.get()), (0, 0), "they are forgotten");
+    assert_ne!(stage.holder(), holder);
+    let others: Vec<_> = std::iter::from_fn(|| stage.acquire()).collect();
+    assert_eq!(others.len(), 2, "only the one after the reset is counted");
+    drop((held, unaware));
+    stage.slots.send_all(stage.slots.releases()).await;
+    assert!(stage.acquire().is_none(), "the end of a forgotten request frees nothing");
+    drop(others);
     stage.release_last().await;
 }

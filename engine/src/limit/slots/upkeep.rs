@@ -1,12 +1,13 @@
 //! The task that sends releases and renewals of slots to the store.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::join_all;
-use sluice_limiter::MAX_CONCURRENT;
+use sluice_limiter::{MAX_CONCURRENT, SlotsFound};
 use sluice_store::{Counter, KeyHash, LimitSpec, Limiter, Settlement, StoreError, StoreHealth};
 use tokio::time::Instant;
 
@@ -19,6 +20,9 @@ use super::table::{CounterId, CounterSlots, Slots, Table};
 pub(super) const INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum number of concurrent calls, because the queue of the store serves requests too.
 const CALLS_TOGETHER: usize = 256;
+/// Longest time for which a counter in use is not told how many slots it must have. A check of a busy counter is sent with a release
+/// anyway, which tells it.
+pub(super) const TELL: Duration = Duration::from_secs(1);
 /// Time that the final releases may take.
 const FINAL_RELEASE: Duration = Duration::from_secs(2);
 /// Interval at which the progress of the final releases is read.
@@ -50,14 +54,25 @@ pub(super) struct SlotCall {
     spec: Arc<LimitSpec>,
     limiter: Arc<Limiter>,
     pub(super) operation: SlotOperation,
+    /// Number of slots that the store must have before this call.
+    least: u64,
+    since: u64,
     /// Time until which the store keeps the other slots after this call.
     until: Instant,
 }
 
 impl SlotCall {
-    fn new(id: CounterId, counter: &CounterSlots, operation: SlotOperation, until: Instant) -> Self {
-        let CounterSlots { limit, spec, limiter, .. } = counter;
-        Self { id, limit: limit.clone(), spec: spec.clone(), limiter: limiter.clone(), operation, until }
+    fn new(id: CounterId, counter: &mut CounterSlots, operation: SlotOperation, until: Instant) -> Self {
+        counter.told = Instant::now();
+        let least = match operation {
+            SlotOperation::Renew => counter.least(),
+            // They have been taken out of the released ones.
+            SlotOperation::Release(slots) => counter.least() + u64::from(slots),
+            SlotOperation::ReleaseAll => 0,
+        };
+        let CounterSlots { limit, spec, limiter, since, .. } = &*counter;
+        let (limit, spec, limiter, since) = (limit.clone(), spec.clone(), limiter.clone(), *since);
+        Self { id, limit, spec, limiter, operation, least, since, until }
     }
 }
 
@@ -85,10 +100,11 @@ fn take_release(
         return Some(SlotCall::new(id, counter, SlotOperation::Release(release), until));
     }
     // A call that fails inserts the counter again.
-    let counter = counters.remove(&id)?;
+    let mut counter = counters.remove(&id)?;
     let operation =
         if counter.uncertain { SlotOperation::ReleaseAll } else { SlotOperation::Release(release) };
-    Some(SlotCall::new(id, &counter, operation, counter.until))
+    let until = counter.until;
+    Some(SlotCall::new(id, &mut counter, operation, until))
 }
 
 impl Slots {
@@ -129,12 +145,23 @@ impl Slots {
     }
 
     /// Takes the releases of counters that a check needs, so that the store makes them before it. Otherwise a client that sends
-    /// one request after another would hold the slots that nobody has released yet.
+    /// one request after another would hold the slots that nobody has released yet. A counter that has not been told for a while how
+    /// many slots it must have is told, because a check alone would not notice that it has lost them.
     pub(super) fn releases_before(&self, pending: &[Slot]) -> Vec<SlotCall> {
         let now = Instant::now();
         let mut table = self.0.lock();
-        let calls: Vec<_> =
-            pending.iter().filter_map(|slot| take_release(&mut table.counters, slot.id(), now)).collect();
+        let calls: Vec<_> = pending
+            .iter()
+            .filter_map(|slot| {
+                let id = slot.id();
+                take_release(&mut table.counters, id, now).or_else(|| {
+                    let counter = table.counters.get_mut(&id)?;
+                    let is_due = counter.held > 0 && !counter.moving && counter.told + TELL <= now;
+                    let until = now + counter.limit.lease();
+                    is_due.then(|| SlotCall::new(id, counter, SlotOperation::Renew, until))
+                })
+            })
+            .collect();
         self.0.calls.fetch_add(calls.len(), Ordering::AcqRel);
         calls
     }
@@ -153,7 +180,8 @@ impl Slots {
                 }
                 // After its lease, the store forgets the slots without a call.
                 if counter.uncertain && now < counter.until {
-                    calls.push(SlotCall::new(id, counter, SlotOperation::ReleaseAll, counter.until));
+                    let until = counter.until;
+                    calls.push(SlotCall::new(id, counter, SlotOperation::ReleaseAll, until));
                 }
                 return false;
             }
@@ -208,8 +236,11 @@ impl Slots {
             counter.moving = false;
             let moved = matches!(&result, Ok(response) if response.admitted);
             let release_old = moved.then(|| SlotCall::new(id, counter, SlotOperation::ReleaseAll, began));
-            if moved {
+            if let Ok(response) = &result
+                && moved
+            {
                 counter.spec = spec;
+                counter.since = response.at;
                 counter.uncertain = false;
                 counter.expired = None;
                 counter.until = began + counter.limit.lease();
@@ -244,18 +275,44 @@ impl Slots {
     }
 
     async fn send(&self, call: SlotCall) {
-        let SlotCall { id, limit, spec, limiter, operation, until } = call;
-        let delta = operation.delta();
-        let settlement =
-            Settlement { limit: spec.clone(), key: KeyHash(id.1), charged: 0, delta, overflowed: false };
+        let SlotCall { id, limit, spec, limiter, operation, least, since, until } = call;
+        let settlement = Settlement {
+            limit: spec.clone(),
+            key: KeyHash(id.1),
+            charged: since,
+            delta: operation.delta(),
+            overflowed: false,
+            least,
+        };
         let result = limiter.settle_in_store(settlement).await;
         self.0.calls.fetch_sub(1, Ordering::AcqRel);
         let mut table = self.0.lock();
         let Table { counters, released } = &mut *table;
         match (result, operation) {
-            (Ok(()), _) => {
-                if let Some(counter) = counters.get_mut(&id) {
-                    counter.until = counter.until.max(until);
+            (Ok(found), _) => {
+                let Entry::Occupied(mut entry) = counters.entry(id) else { return };
+                let counter = entry.get_mut();
+                counter.until = counter.until.max(until);
+                let had_expired = counter.expired.is_some();
+                if counter.until > Instant::now() {
+                    counter.expired = None;
+                }
+                match found {
+                    SlotsFound::Enough => {}
+                    SlotsFound::Fewer(_) => {
+                        if !had_expired {
+                            counter.limiter.note_loss();
+                        }
+                        // A call that was overtaken by a release may have said too much.
+                        counter.mark_uncertain();
+                    }
+                    SlotsFound::Reset if Arc::ptr_eq(&counter.spec, &spec) => {
+                        counter.limit.totals.held.dec_by(i64::from(counter.held));
+                        counter.limit.change_holder(&spec);
+                        entry.remove();
+                    }
+                    // They have moved meanwhile.
+                    SlotsFound::Reset => {}
                 }
             }
             // The next search finds slots whose renewal is late.
@@ -283,10 +340,12 @@ impl Slots {
         let _ = tokio::time::timeout_at(deadline, unused).await;
         let left: Vec<SlotCall> = {
             let mut table = self.0.lock();
-            let counters = table.counters.drain();
-            counters
-                .map(|(id, counter)| SlotCall::new(id, &counter, SlotOperation::ReleaseAll, counter.until))
-                .collect()
+            let mut counters: Vec<_> = table.counters.drain().collect();
+            let release = |(id, counter): &mut (CounterId, CounterSlots)| {
+                let until = counter.until;
+                SlotCall::new(*id, counter, SlotOperation::ReleaseAll, until)
+            };
+            counters.iter_mut().map(release).collect()
         };
         self.0.calls.fetch_add(left.len(), Ordering::AcqRel);
         let sent = async {

@@ -205,6 +205,7 @@ impl Simulation {
                     charged: charged_at,
                     delta: -(amount as i64),
                     overflowed: false,
+                    least: 0,
                 };
                 settle(&settlement, &mut self.store[0], START + now);
             }

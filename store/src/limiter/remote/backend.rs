@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use sluice_limiter::Reserved;
+use sluice_limiter::{Reserved, SlotsFound};
 
 use crate::check::{
     CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Lookup, Settlement, Taking,
@@ -21,7 +21,7 @@ pub(in crate::limiter) trait Backend: Send + Sync + 'static {
     -> impl Future<Output = Result<Grant, StoreError>> + Send;
 
     /// Corrects a charge.
-    fn settle(&self, settlement: Settlement) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn settle(&self, settlement: Settlement) -> impl Future<Output = Result<SlotsFound, StoreError>> + Send;
 
     /// Returns a reservation.
     fn find(&self, lookup: Lookup) -> impl Future<Output = Result<Option<Reserved>, StoreError>> + Send;
@@ -49,7 +49,7 @@ impl Backend for RedisStore {
         Self::acquire(self, counter, times).await
     }
 
-    async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {
+    async fn settle(&self, settlement: Settlement) -> Result<SlotsFound, StoreError> {
         Self::settle(self, settlement).await
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use sluice_limiter::Reserved;
+use sluice_limiter::{Reserved, SlotsFound};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::task::{JoinHandle, JoinSet};
@@ -122,7 +122,11 @@ impl<S: Backend> RemoteLimiter<S> {
         }
         let limit = counter.limit.spec.clone();
         let overflowed = matches!(reservation, Reservation::Overflow(_));
-        self.core.store.settle(Settlement { limit, key: counter.key, charged, delta, overflowed }).await
+        self.core
+            .store
+            .settle(Settlement { limit, key: counter.key, charged, delta, overflowed, least: 0 })
+            .await?;
+        Ok(())
     }
 
     pub(in crate::limiter) async fn check_in_store(
@@ -132,7 +136,10 @@ impl<S: Backend> RemoteLimiter<S> {
         self.core.store.check(check).await
     }
 
-    pub(in crate::limiter) async fn settle_in_store(&self, settlement: Settlement) -> Result<(), StoreError> {
+    pub(in crate::limiter) async fn settle_in_store(
+        &self,
+        settlement: Settlement,
+    ) -> Result<SlotsFound, StoreError> {
         self.core.store.settle(settlement).await
     }
 
@@ -184,6 +191,11 @@ impl<S: Backend> RemoteLimiter<S> {
             remembered_denials: self.core.denials.hits(),
             lost_counters: self.core.losses.lost(),
         }
+    }
+
+    /// Notes that the store has lost a counter.
+    pub(in crate::limiter) fn note_loss(&self) {
+        self.core.losses.add(1, self.core.time.now());
     }
 
     /// Reports whether the store has lost counters in the last ten minutes.

@@ -126,7 +126,8 @@ impl Losses {
         }
     }
 
-    fn add(&self, counters: u64, now: u64) {
+    /// Counts lost counters.
+    pub(super) fn add(&self, counters: u64, now: u64) {
         if counters > 0 {
             self.lost.fetch_add(counters, Relaxed);
             self.last.store(now.max(1), Relaxed);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluice_limiter::Reserved;
+use sluice_limiter::{Reserved, SlotsFound};
 
 use super::backend::Backend;
 use crate::check::{
@@ -25,7 +25,7 @@ impl Backend for Unconfigured {
         Err(UNCONFIGURED)
     }
 
-    async fn settle(&self, _: Settlement) -> Result<(), StoreError> {
+    async fn settle(&self, _: Settlement) -> Result<SlotsFound, StoreError> {
         Err(UNCONFIGURED)
     }
 

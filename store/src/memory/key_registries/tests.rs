@@ -88,7 +88,7 @@ fn a_settlement_corrects_the_overflow_counter_if_that_was_charged() {
     assert_eq!(admitted(), 2);
     for (overflowed, more) in [(false, 0), (true, 1)] {
         let (limit, key) = (limit.clone(), new.key);
-        store.settle(&Settlement { limit, key, charged, delta: -1, overflowed });
+        store.settle(&Settlement { limit, key, charged, delta: -1, overflowed, least: 0 });
         assert_eq!(admitted(), more);
     }
 }

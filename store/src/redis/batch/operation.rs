@@ -1,6 +1,6 @@
 //! One operation on the store, and where its result goes.
 
-use sluice_limiter::Reserved;
+use sluice_limiter::{Reserved, SlotsFound};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -30,7 +30,7 @@ pub(crate) enum Operation {
     /// Charges a counter's cost up to this many times, as far as there is room.
     Acquire(Counter, u64, Responder<Grant>),
     /// Refunds a part of a charge.
-    Settle(Settlement, Responder<()>),
+    Settle(Settlement, Responder<SlotsFound>),
     /// Charges a counter, whether or not there is room.
     Charge(Counter, Responder<()>),
     /// Removes a counter, and returns the time. Its cost has no meaning.
@@ -61,7 +61,8 @@ impl Operation {
         match self {
             Self::Check(_, caller) => drop(caller.send(Err(error))),
             Self::Acquire(.., caller) => drop(caller.send(Err(error))),
-            Self::Settle(_, caller) | Self::Charge(_, caller) => drop(caller.send(Err(error))),
+            Self::Settle(_, caller) => drop(caller.send(Err(error))),
+            Self::Charge(_, caller) => drop(caller.send(Err(error))),
             Self::Reset(_, caller) => drop(caller.send(Err(error))),
             Self::Find(_, caller) => drop(caller.send(Err(error))),
             Self::Take(.., caller) => drop(caller.send(Err(error))),

@@ -158,7 +158,7 @@ fn refund(cluster: &Cluster, group: BatchGroup, check: &CheckRequest, response: 
     {
         let delta = -i64::try_from(*cost).unwrap_or(i64::MAX);
         let (limit, key, overflowed) = (limit.clone(), *key, response.key_usages.is_overflowed(n));
-        cluster.settle(group, Settlement { limit, key, charged: response.at, delta, overflowed });
+        cluster.settle(group, Settlement { limit, key, charged: response.at, delta, overflowed, least: 0 });
     }
 }
 

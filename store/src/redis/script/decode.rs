@@ -2,7 +2,7 @@
 
 use redis::Value;
 use sluice_limiter::RecordView;
-use sluice_limiter::{Holder, MAX_COUNT, Overrun, Rate, Record, Reserved};
+use sluice_limiter::{Holder, MAX_COUNT, Overrun, Rate, Record, Reserved, SlotsFound};
 use smallvec::SmallVec;
 
 use super::key_names::KeyNames;
@@ -36,13 +36,16 @@ pub(super) struct NewKeys {
 
 /// Added to a number of keys in a reply if the key was created.
 const CREATED: u64 = 1 << 32;
+/// The result of a settlement whose slots were reset.
+const RESET: i64 = -3;
 
 /// The result of one entry.
 #[derive(Debug)]
 pub(super) enum EntryResult {
     /// Number of times that the check was admitted, the states afterwards, and what is known about new keys.
     Decided(u64, States, NewKeys),
-    Settled,
+    /// A correction or a reset was made, and what it found of the slots that must be there.
+    Settled(SlotsFound),
     /// The reservation that was found.
     Found(Option<Reserved>),
     /// Whether there was the reservation, which is settled then.
@@ -209,7 +212,13 @@ impl Reply {
     fn result(&mut self, entry: &BatchEntry) -> Result<EntryResult, InvalidReply> {
         let first = integer(&mut self.rest)?;
         if let BatchEntry::Single(Operation::Settle(..) | Operation::Reset(..)) = entry {
-            return Ok(broken(first).unwrap_or(EntryResult::Settled));
+            let found = match first {
+                0 => SlotsFound::Enough,
+                RESET => SlotsFound::Reset,
+                // No error code is positive.
+                fewer => SlotsFound::Fewer(fewer.unsigned_abs()),
+            };
+            return Ok(broken(first).unwrap_or(EntryResult::Settled(found)));
         }
         if let BatchEntry::Single(Operation::Find(..)) = entry {
             let [cost, millis, micros] =
@@ -237,7 +246,7 @@ impl Reply {
         if let BatchEntry::Single(Operation::Charge(counter, _)) = entry {
             // Nobody needs the state afterwards.
             counter.limit.rates.iter().try_for_each(|rate| self.state(rate).map(drop))?;
-            return Ok(EntryResult::Settled);
+            return Ok(EntryResult::Settled(SlotsFound::Enough));
         }
         let admitted = u64::try_from(first).ok().filter(|&n| n <= entry.times()).ok_or(InvalidReply)?;
         let rates = entry.counters().iter().flat_map(|counter| &counter.limit.rates);

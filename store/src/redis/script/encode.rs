@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use sluice_limiter::{Holder, MAX_COUNT, Rate};
+use sluice_limiter::{Holder, MAX_CONCURRENT, MAX_COUNT, Rate};
 use smallvec::SmallVec;
 
 use super::call::{ScriptArguments, pack};
@@ -190,7 +190,8 @@ impl<'a> Encoder<'a> {
         let amount = settlement.delta.unsigned_abs().min(MAX_COUNT);
         let (charge, refund) = if settlement.delta < 0 { (0, amount) } else { (amount, 0) };
         let operation = if settlement.overflowed { 2 } else { 0 };
-        self.operations.extend([operation, index, settlement.charged.min(1 << 52), charge, refund, limit]);
+        let (charged, least) = (settlement.charged.min(1 << 52), settlement.least.min(MAX_CONCURRENT));
+        self.operations.extend([operation, index, charged, charge, refund, least, limit]);
         for rate in &settlement.limit.rates {
             self.operations.extend(rate.settlement_script_arguments(settlement.key.0, amount));
         }

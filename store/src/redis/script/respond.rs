@@ -40,11 +40,10 @@ pub(crate) fn respond(
 fn respond_to_entry(entry: BatchEntry, result: EntryResult, now: u64) {
     let (admitted, after, new) = match result {
         EntryResult::Decided(admitted, after, new) => (admitted, after, new),
-        EntryResult::Settled => {
+        EntryResult::Settled(found) => {
             match entry {
-                BatchEntry::Single(Operation::Settle(_, caller) | Operation::Charge(_, caller)) => {
-                    let _ = caller.send(Ok(()));
-                }
+                BatchEntry::Single(Operation::Settle(_, caller)) => drop(caller.send(Ok(found))),
+                BatchEntry::Single(Operation::Charge(_, caller)) => drop(caller.send(Ok(()))),
                 BatchEntry::Single(Operation::Reset(_, caller)) => drop(caller.send(Ok(now))),
                 BatchEntry::Single(
                     Operation::Check(..) | Operation::Acquire(..) | Operation::Find(..) | Operation::Take(..),

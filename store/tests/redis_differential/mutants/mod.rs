@@ -68,6 +68,7 @@ fn sections() -> Vec<Section> {
         | Focus::LeakyBucket
         | Focus::Log
         | Focus::Block
+        | Focus::Concurrency
         | Focus::Keys
         | Focus::Widths => MORE_SECTIONS,
         _ => SECTIONS,

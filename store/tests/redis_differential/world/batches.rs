@@ -93,8 +93,14 @@ impl World {
             BatchEntry::Settle(correction) => BatchEntry::Take(Taking { ledger, id, correction }, None),
             BatchEntry::Charge(counter) => {
                 let Counter { limit, key, cost } = counter.clone();
-                let correction =
-                    Settlement { limit, key, charged: self.now, delta: cost as i64, overflowed: false };
+                let correction = Settlement {
+                    limit,
+                    key,
+                    charged: self.now,
+                    delta: cost as i64,
+                    overflowed: false,
+                    least: 0,
+                };
                 BatchEntry::Take(Taking { ledger, id, correction }, Some(counter))
             }
             _ => unreachable!("a correction is one of both"),
@@ -152,7 +158,16 @@ impl World {
             charged
         };
         let overflowed = limit.max_keys > 0 && self.rng.random_bool(0.3);
-        BatchEntry::Settle(Settlement { key, limit, charged, delta, overflowed })
+        // A holder says how many slots it has at least.
+        let (charged, least) = match rate.algorithm {
+            Algorithm::Concurrency { .. } if self.rng.random_bool(0.6) => {
+                // About the time of a reset in this batch.
+                let charged = (self.now / 1000 + self.rng.random_range(0..3) - 1) * 1000;
+                (charged, self.rng.random_range(0..9))
+            }
+            _ => (charged, 0),
+        };
+        BatchEntry::Settle(Settlement { key, limit, charged, delta, overflowed, least })
     }
 
     /// Returns a key of which a token bucket has a record of about 1970, and the cost that takes it back to the

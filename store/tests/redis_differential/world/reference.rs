@@ -3,9 +3,9 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis::Value;
-use sluice_limiter::{Decision, Overrun, Rate, Record};
+use sluice_limiter::{Decision, Overrun, Rate, Record, SlotsFound};
 use sluice_store::check::{
-    Decisions, Records, charge, decide_with_overflow, find, settle, take, was_rebased,
+    Decisions, Records, charge, decide_with_overflow, find, reset, settle, take, was_rebased,
 };
 use sluice_store::{Counter, KeyHash, LimitSpec, Lookup, Settlement, Taking};
 
@@ -148,11 +148,15 @@ impl World {
         let mut records = self.records(&name).to_vec();
         let known =
             settlement.limit.rates.iter().any(|rate| records.iter().any(|record| record.tag == rate.tag()));
-        settle(settlement, &mut records, self.now);
-        if known {
+        let found = settle(settlement, &mut records, self.now);
+        if known || matches!(found, SlotsFound::Fewer(_)) {
             self.write(&name, records);
         }
-        0
+        match found {
+            SlotsFound::Enough => 0,
+            SlotsFound::Fewer(fewer) => fewer as i64,
+            SlotsFound::Reset => -3,
+        }
     }
 
     fn find(&self, lookup: &Lookup) -> [i64; 4] {
@@ -187,8 +191,13 @@ impl World {
             return code;
         }
         self.note_counted(limit, &name);
-        self.note_write(&name);
-        self.stored.remove(&name);
+        let left = reset(limit, self.now);
+        if left.is_empty() {
+            self.note_write(&name);
+            self.stored.remove(&name);
+        } else {
+            self.write(&name, left.into_vec());
+        }
         0
     }
 

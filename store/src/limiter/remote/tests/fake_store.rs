@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use sluice_limiter::{Rate, Reserved};
+use sluice_limiter::{Rate, Reserved, SlotsFound};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -149,14 +149,12 @@ impl Backend for FakeStore {
         Ok(Grant { granted, response: CheckResponse { created, ..self.decide(&peek) } })
     }
 
-    async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {
+    async fn settle(&self, settlement: Settlement) -> Result<SlotsFound, StoreError> {
         self.settlements.fetch_add(1, SeqCst);
         self.call().await?;
         let mut counters = self.counters();
-        if let Some(records) = counters.get_mut(&(settlement.limit.scope.clone(), settlement.key.0)) {
-            settle(&settlement, records, self.now());
-        }
-        Ok(())
+        let records = counters.get_mut(&(settlement.limit.scope.clone(), settlement.key.0));
+        Ok(records.map_or(SlotsFound::Enough, |records| settle(&settlement, records, self.now())))
     }
 
     async fn find(&self, lookup: Lookup) -> Result<Option<Reserved>, StoreError> {

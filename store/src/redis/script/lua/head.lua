@@ -5,17 +5,19 @@
 -- ARGV[1]  a MessagePack array of integers: the deadline in milliseconds of this server's clock; the number of limits; for each
 --          limit the number of its rates, how many of its keys a partition takes (0: any number), and the length of the slots of
 --          its registries of keys; and for each rate the number of requests and the tag. Then the operations:
---          0: a settlement: index of the key, instant of the charge in microseconds, additional charge, refund, index of the
---             limit; then five parameters for each rate of the limit (Rate::settlement_script_arguments);
+--          0: a settlement: index of the key, instant of the charge in microseconds, additional charge, refund, number of slots that
+--             the holder must have afterwards at least, index of the limit; then five parameters for each rate of the limit
+--             (Rate::settlement_script_arguments);
 --          2: a settlement of the overflow counter that was charged instead of the key: the same;
 --          1: a check: number of counters, number of callers; for each counter the index of the key, the cost, and the index
 --             of the limit; then five parameters for each rate of the limit (Rate::full_script_arguments);
 --          3: a charge, which is made whether or not there is room: the same;
---          4: a reset: index of the key, index of the limit. The key is removed;
+--          4: a reset: index of the key, index of the limit. The key is removed, but for the mark of reset slots;
 --          5: a look at a reservation: index of the key of its ledger, and its id; 0 for the oldest;
 --          6: the taking of a reservation out of its ledger: index of the key, its id, and how many numbers the operation has that
 --             corrects its charge. This one follows, a settlement or a charge, and is made if there is the reservation.
--- reply    this server's time in microseconds. Then for a settlement or a reset 0; for a look the id of the reservation, 0 if there
+-- reply    this server's time in microseconds. Then for a reset 0; for a settlement how many slots were missing and are held again,
+--          or -3 if they were reset; for a look the id of the reservation, 0 if there
 --          is none, its cost, and the instant of its charge in milliseconds and the microseconds beyond; for a taking 0 if there is
 --          no such reservation, or else 1, after which follows what is returned for the correction; for a check the number of
 --          admitted callers, and for each rate of each counter the state afterwards: slot, current count, previous count. A rate

@@ -344,6 +344,12 @@ pub(super) const LIST: &[Equivalent] = &[
     },
     Equivalent {
         file: "concurrency.lua",
+        before: "LONGEST, 0, 0, pack",
+        after: &["LONGEST, 1, 0, pack", "LONGEST, 0, 1, pack"],
+        reason: "A concurrency limit has no counts.",
+    },
+    Equivalent {
+        file: "concurrency.lua",
         before: "= latest, 0, 0, live",
         after: &["= latest, 1, 0, live", "= latest, 0, 1, live"],
         reason: "A concurrency limit has no counts.",

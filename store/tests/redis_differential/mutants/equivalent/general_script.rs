@@ -273,9 +273,9 @@ pub(super) const LIST: &[Equivalent] = &[
     },
     Equivalent {
         file: "reset.lua",
-        before: "= 1, 0, true",
-        after: &["= 2, 0, true"],
-        reason: "The range is empty too.",
+        before: "= begin, records - 3, true",
+        after: &["= begin, records - 2, true"],
+        reason: "The last record begins at the same index.",
     },
     Equivalent {
         file: "reset.lua",
@@ -298,8 +298,26 @@ pub(super) const LIST: &[Equivalent] = &[
     Equivalent {
         file: "settle.lua",
         before: "from < 0 and",
-        after: &["from < 1 and"],
+        after: &["from < 1 and", "from <= 0 and"],
         reason: "No record has the index 0.",
+    },
+    Equivalent {
+        file: "settle.lua",
+        before: "to - from >= 32",
+        after: &["to - from >= 31"],
+        reason: "Each record takes four numbers.",
+    },
+    Equivalent {
+        file: "settle.lua",
+        before: "append(tag, 0, 0, 0, '')",
+        after: &["append(tag, 1, 0, 0, '')", "append(tag, 0, 1, 0, '')", "append(tag, 0, 0, 1, '')"],
+        reason: "The first number is written afterwards, and a concurrency limit has no counts.",
+    },
+    Equivalent {
+        file: "settle.lua",
+        before: "last_record[key] = records - 3",
+        after: &["last_record[key] = records - 2"],
+        reason: "The last record begins at the same index.",
     },
     Equivalent {
         file: "write.lua",
