@@ -16,7 +16,7 @@
 //! that had slots before do not have them again.
 
 use super::definition::{Checked, Definition};
-use super::shape::{RecordView, Unit};
+use super::shape::{RecordView, SlotsFound, Unit};
 use crate::decision::Decision;
 use crate::error::RateError;
 use crate::number::{OutOfRange, within};
@@ -51,17 +51,6 @@ impl Holder {
     pub fn get(self) -> u64 {
         self.0
     }
-}
-
-/// Slots that a holder's settlement found in the record, compared with those that it must have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SlotsFound {
-    /// At least as many.
-    Enough,
-    /// So many fewer. The holder has them again.
-    Fewer(u64),
-    /// Fewer, because they were reset. They stay free.
-    Reset,
 }
 
 /// Slots for the requests of many processes, taken for one of them.

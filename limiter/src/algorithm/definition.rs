@@ -1,8 +1,7 @@
 //! The trait that every algorithm implements. It holds all properties of an algorithm: no other code
 //! distinguishes algorithms.
 
-use super::concurrency::SlotsFound;
-use super::shape::{RecordView, Shape, Unit};
+use super::shape::{RecordView, Shape, SlotsFound, Unit};
 use crate::decision::Decision;
 use crate::error::RateError;
 use crate::number::MAX_COUNT;

@@ -35,12 +35,12 @@ use serde::{Deserialize, Serialize};
 use crate::number::Period;
 
 pub use block::MAX_BLOCK_AFTER;
-pub use concurrency::{Holder, MAX_CONCURRENT, MAX_SLOT_LEASE_MS, SlotsFound};
+pub use concurrency::{Holder, MAX_CONCURRENT, MAX_SLOT_LEASE_MS};
 pub use definition::Windows;
 pub use fixed_window::Alignment;
 pub use leaky_bucket::MaxWait;
 pub use reservations::Reserved;
-pub use shape::{PreviousPart, RecordView, Shape, Unit};
+pub use shape::{PreviousPart, RecordView, Shape, SlotsFound, Unit};
 pub use sliding_window::{Bound, SubWindows};
 pub use token_bucket::Burst;
 pub use warm_up::{MAX_WARM_UP_MS, WarmUp};

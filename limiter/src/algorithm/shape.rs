@@ -40,3 +40,14 @@ pub enum Unit {
     /// Requests in flight.
     Slots,
 }
+
+/// Slots that a holder's settlement found in the record, compared with those that it must have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotsFound {
+    /// At least as many.
+    Enough,
+    /// So many fewer. The holder has them again.
+    Fewer(u64),
+    /// Fewer, because they were reset. They stay free.
+    Reset,
+}

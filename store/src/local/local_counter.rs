@@ -33,10 +33,12 @@ pub(super) struct LocalCounter {
 }
 
 /// Usage of one rate to flush to the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UnflushedUsage {
     /// Index of the rate in the limit.
     pub(crate) rate: usize,
+    /// Record of what was admitted here; `None` if nothing was.
+    record: Option<Record>,
     /// Usage admitted here that still counts.
     pub(crate) admitted: u64,
     /// Usage that the store must already have, unless it has lost it.
@@ -127,7 +129,8 @@ impl LocalCounter {
         let mut usages = SmallVec::new();
         for (n, rate) in self.limit.rates.iter().enumerate() {
             let phase = rate.phase(self.key.0);
-            let admitted = record_of(rate, &unflushed, now).map_or(0, |record| {
+            let record = record_of(rate, &unflushed, now);
+            let admitted = record.clone().map_or(0, |record| {
                 let (record, at) = rate.roll(Some(record), now + phase);
                 rate.used(&record, at)
             });
@@ -138,20 +141,25 @@ impl LocalCounter {
                 _ => 0,
             };
             if admitted > 0 || least_in_store > 0 {
-                usages.push(UnflushedUsage { rate: n, admitted, least_in_store });
+                usages.push(UnflushedUsage { rate: n, record, admitted, least_in_store });
             }
         }
         usages
     }
 
-    /// Puts back usage that could not be flushed. It counts from `now`, which is too late for what was
-    /// admitted in an earlier window.
-    pub(super) fn put_back(&mut self, usage: UnflushedUsage, now: u64) {
+    /// Puts back usage that could not be flushed. It goes on counting in the window in which it did; what was admitted since counts
+    /// from `now`.
+    pub(super) fn put_back(&mut self, usage: &UnflushedUsage, now: u64) {
         let Some(rate) = self.limit.rates.get(usage.rate) else { return };
         let found = self.unflushed.iter().position(|record| record.tag == rate.tag());
         let stored = found.map(|n| self.unflushed.swap_remove(n));
-        let (record, at) = rate.roll(stored, now + rate.phase(self.key.0));
-        self.unflushed.push(rate.charge(record, at, usage.admitted));
+        let phase = rate.phase(self.key.0);
+        let (record, at) = rate.roll(usage.record.clone(), now + phase);
+        let since = stored.map_or(0, |stored| {
+            let (stored, at) = rate.roll(Some(stored), now + phase);
+            rate.used(&stored, at)
+        });
+        self.unflushed.push(rate.charge(record, at, since));
         if usage.least_in_store > 0 && usage.rate < MAX_KNOWN_RATES {
             let last_known =
                 self.last_known.get_or_insert(KnownUsage { at: now, used: [0; MAX_KNOWN_RATES] });

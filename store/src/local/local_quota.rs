@@ -222,7 +222,7 @@ impl LocalQuota {
         tracked.flush = None;
         let mut is_complete = true;
         for usage in flush.usages.iter().filter(|usage| !flushed_rates.contains(&usage.rate)) {
-            tracked.counter.put_back(*usage, at);
+            tracked.counter.put_back(usage, at);
             is_complete = false;
         }
         if is_complete {

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_limiter::{Algorithm, Period, Rate, Requests};
+use sluice_limiter::{Algorithm, Alignment, Period, Rate, Requests};
 
 use super::local_quota::LocalQuota;
 use crate::check::{KeyHash, LimitSpec};
@@ -39,6 +39,41 @@ async fn each_rate_is_shared_by_the_replicas_of_its_own_last_period() {
     tokio::time::advance(Duration::from_millis(DAY)).await;
     let tomorrow = second(2 * DAY / 1_000);
     assert_eq!((0..110).map(|n| admitted(tomorrow + n * 1_000_000)).sum::<usize>(), 1_000);
+}
+
+#[tokio::test]
+async fn usage_whose_flush_fails_over_the_edge_of_a_window_stays_in_its_window() {
+    let rates = [
+        Algorithm::FIXED_WINDOW,
+        Algorithm::SLIDING_WINDOW,
+        Algorithm::FixedWindow(Alignment::FirstRequest),
+        Algorithm::SlidingWindowLog { min_interval: 0 },
+    ];
+    for algorithm in rates {
+        let (requests, period) = (Requests::new(10).unwrap(), Period::from_millis(DAY).unwrap());
+        let rate = Rate::new(requests, period, algorithm).unwrap();
+        let spec = Arc::new(LimitSpec::new("n/p/l", vec![rate]));
+        let replicas = Replicas::new(Replica::new(0, 1));
+        let plan = LimitPlan::new(spec, Consistency::Strict, OnStoreFailure::Share, false, replicas);
+        let counter = PlannedCounter { limit: Arc::new(plan), key: KeyHash(1), cost: 1 };
+        let (quota, edge) = (LocalQuota::new(10, 10), 19_700 * DAY * 1000);
+        let admit = |at| (0..11).filter(|_| quota.check(&[&counter], at).admitted).count();
+        assert_eq!(admit(edge - 30_000), 10, "{algorithm:?}");
+        let begin = |at| quota.begin_flush(counter.counter_id(), at).and_then(|(_, flush)| flush);
+        let failed = begin(edge - 20_000).unwrap();
+        quota.finish_flush(&failed, &[], edge + 30_000);
+        let usage = |at| {
+            begin(at).map_or(0, |flush| {
+                let admitted = flush.usages.iter().map(|usage| usage.admitted).sum::<u64>();
+                quota.finish_flush(&flush, &[], at);
+                admitted
+            })
+        };
+        let is_fixed = algorithm == Algorithm::FIXED_WINDOW;
+        assert_eq!(usage(edge + 40_000), if is_fixed { 0 } else { 10 }, "{algorithm:?}");
+        // It has not begun anew in the next window.
+        assert!(begin(edge + DAY * 1000).is_none(), "{algorithm:?}");
+    }
 }
 
 #[tokio::test]

@@ -58,7 +58,7 @@ impl<S: Backend> RemoteCore<S> {
         &self,
         limit: &Arc<LimitSpec>,
         key: KeyHash,
-        usage: UnflushedUsage,
+        usage: &UnflushedUsage,
     ) -> Result<(), StoreError> {
         let counter = |cost| Counter { limit: limit.clone(), key, cost };
         let mut lost = 0;
@@ -105,7 +105,7 @@ impl<S: Backend> RunningFlush<S> {
         let UsageFlush { limits, key, usages, .. } = &self.flush;
         for usage in usages {
             let Some(limit) = limits.get(usage.rate) else { continue };
-            if let Err(error) = self.core.add_usage(limit, *key, *usage).await {
+            if let Err(error) = self.core.add_usage(limit, *key, usage).await {
                 self.result = Err(error);
                 return;
             }
