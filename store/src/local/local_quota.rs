@@ -50,7 +50,12 @@ struct TrackedCounter {
     is_local_only: bool,
     /// The running flush.
     flush: Option<Arc<PendingCall>>,
+    /// Time before which no flush begins by itself.
+    flush_after: u64,
 }
+
+/// Time after which a counter is flushed again whose key cannot hold it, in microseconds.
+const RETRY_BROKEN: u64 = 10_000_000;
 
 /// Local usage of one counter to flush to the store. The caller that receives it must make the calls, and
 /// then report the result to [`LocalQuota::finish_flush`].
@@ -178,10 +183,12 @@ impl LocalQuota {
         self.pending.load(Relaxed)
     }
 
-    /// Returns up to `most` counters to flush.
-    pub(crate) fn some_pending(&self, most: usize) -> Vec<u128> {
+    /// Returns up to `most` counters to flush at `at`.
+    pub(crate) fn some_pending(&self, most: usize, at: u64) -> Vec<u128> {
         let mut table = self.lock();
-        let is_pending = |tracked: &TrackedCounter| !tracked.is_local_only && tracked.flush.is_none();
+        let is_pending = |tracked: &TrackedCounter| {
+            !tracked.is_local_only && tracked.flush.is_none() && tracked.flush_after <= at
+        };
         table.iter_mut().filter(|(_, tracked)| is_pending(tracked)).map(|(id, _)| id).take(most).collect()
     }
 
@@ -209,8 +216,9 @@ impl LocalQuota {
         Some((call.clone(), Some(UsageFlush { counter_id, limits, key, usages, call })))
     }
 
-    /// Ends a flush. The usage of `flushed_rates` is in the store; the rest is put back.
-    pub(crate) fn finish_flush(&self, flush: &UsageFlush, flushed_rates: &[usize], at: u64) {
+    /// Ends a flush. The usage of `flushed_rates` is in the store; the rest is put back. If the counter's key is broken, it waits
+    /// for a while, because the store is asked again at once otherwise.
+    pub(crate) fn finish_flush(&self, flush: &UsageFlush, flushed_rates: &[usize], is_broken: bool, at: u64) {
         let mut table = self.lock();
         let is_of = |call: &Arc<PendingCall>| Arc::ptr_eq(call, &flush.call);
         // The counter may have been forgotten meanwhile, and begun anew.
@@ -220,6 +228,7 @@ impl LocalQuota {
             return;
         };
         tracked.flush = None;
+        tracked.flush_after = if is_broken { at + RETRY_BROKEN } else { 0 };
         let mut is_complete = true;
         for usage in flush.usages.iter().filter(|usage| !flushed_rates.contains(&usage.rate)) {
             tracked.counter.put_back(usage, at);
@@ -277,7 +286,7 @@ impl LocalQuota {
             let last_known =
                 if is_local_only || is_overflow { None } else { self.last_known.get(planned.records_id()) };
             let counter = LocalCounter::new(plan, key, &replicas, last_known);
-            TrackedCounter { counter, is_overflow, is_local_only, flush: None }
+            TrackedCounter { counter, is_overflow, is_local_only, flush: None, flush_after: 0 }
         });
         tracked.counter.update(plan, &replicas);
         (id, tracked)

@@ -112,7 +112,9 @@ impl RedisStore {
     pub async fn acquire(&self, counter: Counter, wanted: u64) -> Result<Grant, StoreError> {
         let wanted = wanted.clamp(1, MAX_ACQUIRED);
         let (limit, key) = (counter.limit.clone(), counter.key);
-        self.send(key, &limit, |caller| Operation::Acquire(counter, wanted, caller)).await
+        let deadline = Instant::now() + self.budget;
+        let acquired = self.send(key, &limit, |caller| Operation::Acquire(counter, wanted, caller));
+        self.metrics.record(deadline, self.budget, acquired).await
     }
 
     /// Corrects a charge. The settlement is sent once; after an error it may or may not have been applied. Returns what was found of
@@ -160,7 +162,8 @@ impl RedisStore {
         self.send(key, &ledger, |caller| Operation::Take(taking, more, caller)).await
     }
 
-    /// Sends an operation on a single counter and waits for its result.
+    /// Sends an operation on a single counter and waits for its result. Its error is not counted: only those of checks are, because
+    /// what is retried would count many times.
     async fn send<T>(
         &self,
         key: KeyHash,
@@ -168,16 +171,13 @@ impl RedisStore {
         operation: impl FnOnce(Responder<T>) -> Operation,
     ) -> Result<T, StoreError> {
         let deadline = Instant::now() + self.budget;
-        let result = async {
-            match &self.servers {
-                Servers::Single(node) => node.send(BatchGroup::ALL, deadline, operation).await,
-                Servers::Cluster(cluster, _) => {
-                    let group = cluster.group_of(limit, key, deadline).await?;
-                    cluster.send(group, deadline, operation).await
-                }
+        match &self.servers {
+            Servers::Single(node) => node.send(BatchGroup::ALL, deadline, operation).await,
+            Servers::Cluster(cluster, _) => {
+                let group = cluster.group_of(limit, key, deadline).await?;
+                cluster.send(group, deadline, operation).await
             }
-        };
-        self.metrics.record(deadline, self.budget, result).await
+        }
     }
 
     /// Returns the health of the store. A cluster fails while any master that holds counters fails; checks of

@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use super::backend::Backend;
 use super::remote_core::RemoteCore;
 use crate::check::{Counter, KeyHash, LimitSpec};
-use crate::failure::StoreError;
+use crate::failure::{StoreError, StoreFault};
 use crate::local::{UnflushedUsage, UsageFlush};
 use crate::pending_call::{ABANDONED, PendingCall};
 use crate::plan::PlannedCounter;
@@ -35,7 +35,7 @@ impl<S: Backend> RemoteCore<S> {
 
     /// Flushes some of the counters with local usage and waits for it.
     pub(super) async fn flush_some(self: &Arc<Self>) {
-        let pending = self.local_quota.some_pending(CONCURRENT_FLUSHES);
+        let pending = self.local_quota.some_pending(CONCURRENT_FLUSHES, self.time.store_now());
         let calls: Vec<_> = pending.into_iter().filter_map(|id| self.flush(id)).collect();
         for call in calls {
             let _ = call.wait().await;
@@ -117,7 +117,10 @@ impl<S: Backend> RunningFlush<S> {
 
 impl<S: Backend> Drop for RunningFlush<S> {
     fn drop(&mut self) {
-        self.core.local_quota.finish_flush(&self.flush, &self.flushed_rates, self.core.time.store_now());
+        let is_broken =
+            matches!(self.result, Err(StoreError::Unavailable(StoreFault::WrongType | StoreFault::Nonsense)));
+        let now = self.core.time.store_now();
+        self.core.local_quota.finish_flush(&self.flush, &self.flushed_rates, is_broken, now);
         self.flush.call.complete(self.result.clone());
     }
 }
