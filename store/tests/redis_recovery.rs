@@ -1,10 +1,11 @@
 //! Stores that wait for a Redis: one that comes up late, restarts, or reads its data from disk, and many of them
 //! at the same time.
 
+use sluice_limiter::MAX_PERIOD_MS;
 use sluice_store::StoreHealth;
 use sluice_store::failure::StoreFault;
 
-use crate::checks::{admitted, counter, failing, healthy, limit, patient_store};
+use crate::checks::{admitted, counter, failing, healthy, limit, limit_per, patient_store};
 use crate::support::{Redis, eventually, quiet_port};
 
 crate::servers::pass_with_other_servers!();
@@ -34,6 +35,40 @@ async fn a_store_finds_a_redis_that_comes_up_late() {
     let _redis = Redis::start_at(port, &[]);
     healthy(&store).await;
     assert_eq!(admitted(&store, &[counter(&limit("late", 2), 1)], 3).await, 2);
+}
+
+/// The table of `docs/stores.md`: the process is killed, and the machine goes on.
+#[tokio::test]
+async fn a_restart_keeps_what_the_persistence_of_redis_keeps() {
+    const LONG: u64 = MAX_PERIOD_MS / 2;
+    let cases = [
+        ("none", vec![], false, 0),
+        ("RDB", vec![], true, 7),
+        ("AOF everysec", vec!["--appendonly", "yes", "--appendfsync", "everysec"], false, 13),
+        ("AOF always", vec!["--appendonly", "yes", "--appendfsync", "always"], false, 13),
+    ];
+    for (name, arguments, saves, kept) in cases {
+        let mut redis = Redis::start_restartable(&arguments);
+        let stores = [patient_store(&redis.url()), patient_store(&redis.url())];
+        for store in &stores {
+            healthy(store).await;
+        }
+        let counter = [counter(&limit_per("kept", 20, LONG), 1)];
+        assert_eq!(admitted(&stores[0], &counter, 7).await, 7);
+        if saves {
+            let (): () = redis::cmd("SAVE").query(&mut redis.connection()).unwrap();
+        }
+        assert_eq!(admitted(&stores[1], &counter, 6).await, 6);
+        redis.kill();
+        for store in &stores {
+            failing(store, StoreFault::Unreachable).await;
+        }
+        redis.restart();
+        for store in &stores {
+            healthy(store).await;
+        }
+        assert_eq!(admitted(&stores[0], &counter, 21).await, 20 - kept, "{name}");
+    }
 }
 
 #[tokio::test]
