@@ -14,25 +14,18 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use slab::Slab;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::capacity;
-use crate::serve::choice::{Candidate, Harm, choose, network};
+use crate::serve::choice::{Candidate, Harm, batch, choose, network};
 
 pub(super) mod exchange;
 mod strangers;
 
 /// Interval at which a connection without a place looks for one that others can make.
 const RETRY: Duration = Duration::from_millis(100);
-/// At most so many connections make room at once, and at most one of [`BATCH_FRACTION`].
-const MAX_BATCH: usize = 32;
-const BATCH_FRACTION: usize = 16;
-/// Times in microseconds after which a connection can make room: without a request, and with requests that are not complete, or answers
-/// that are not read to their end.
-const IDLE_AFTER: u64 = 200_000;
-const STALLED_AFTER: u64 = 2_000_000;
-const QUIET_AFTER: u64 = 3_000_000;
 /// Time in microseconds after which a request that is not complete is one that is sent slowly.
 const SLOW_AFTER: u64 = 1_000_000;
 
@@ -193,7 +186,8 @@ pub struct Connection {
     has_place: AtomicBool,
     end: AtomicU8,
     ended: Notify,
-    position: AtomicUsize,
+    /// Its number in the table.
+    index: usize,
 }
 
 /// The connections of a port, or of several.
@@ -208,7 +202,7 @@ pub struct Table {
 
 #[derive(Debug, Default)]
 struct Entries {
-    all: Vec<Arc<Connection>>,
+    all: Slab<Arc<Connection>>,
     /// Those that have a place, in all and by peer.
     places: usize,
     of_peer: HashMap<IpAddr, OfPeer>,
@@ -246,12 +240,12 @@ impl Entries {
     }
 
     /// Makes up to `batch` connections give their places, of one peer or of all. Reports whether any has.
-    fn evict(&mut self, of: Option<IpAddr>, idle_after: u64, batch: usize, metrics: &PortMetrics) -> bool {
+    fn evict(&mut self, of: Option<IpAddr>, even_new: bool, batch: usize, metrics: &PortMetrics) -> bool {
         let now = now();
-        let with_place = || self.all.iter().enumerate().filter(|(_, one)| one.has_place.load(Relaxed));
+        let with_place = || self.all.iter().filter(|(_, one)| one.has_place.load(Relaxed));
         let candidates = with_place()
             .filter(|(_, one)| of.is_none_or(|of| one.peer == of))
-            .filter_map(|(index, one)| one.candidate(index, now, idle_after));
+            .filter_map(|(index, one)| one.candidate(index, now, even_new));
         let chosen = choose(candidates.collect(), with_place().map(|(_, one)| one.peer), batch);
         let mut has_evicted = false;
         for index in chosen {
@@ -277,8 +271,8 @@ impl Entries {
         let mut by_peer = HashMap::<(bool, IpAddr), usize>::new();
         let holding = || {
             let incomplete =
-                self.all.iter().filter(|one| one.end.load(Relaxed) == 0 && one.holds_incomplete());
-            incomplete.map(|one| {
+                self.all.iter().filter(|(_, one)| one.end.load(Relaxed) == 0 && one.holds_incomplete());
+            incomplete.map(|(_, one)| {
                 // One without a request may have sent nothing but frames that control its connection.
                 let is_slow = one.is_busy() && one.since.load(Relaxed) <= before;
                 ((is_slow, one.peer), one)
@@ -315,23 +309,22 @@ impl Table {
             return self.enter(peer.to_canonical(), maxima);
         }
         let network = network(peer);
-        let batch = |max: usize| (max / BATCH_FRACTION).clamp(1, MAX_BATCH);
         loop {
             {
                 let mut entries = self.lock();
                 let own = entries.of_peer.get(&network).map_or(0, |own| own.places);
                 // Of its own, a peer may lose those that have just begun.
                 let mut evict_own =
-                    |idle_after, batch| entries.evict(Some(network), idle_after, batch, &self.metrics);
+                    |even_new, batch| entries.evict(Some(network), even_new, batch, &self.metrics);
                 if own >= self.maxima.of_peer
-                    && !evict_own(IDLE_AFTER, batch(self.maxima.of_peer))
-                    && !evict_own(0, 1)
+                    && !evict_own(false, batch(self.maxima.of_peer))
+                    && !evict_own(true, 1)
                 {
                     self.metrics.ended(EndReason::Peer);
                     return None;
                 }
                 if entries.places < self.maxima.connections
-                    || entries.evict(None, IDLE_AFTER, batch(self.maxima.connections), &self.metrics)
+                    || entries.evict(None, false, batch(self.maxima.connections), &self.metrics)
                 {
                     return Some(self.add(&mut entries, network));
                 }
@@ -341,6 +334,7 @@ impl Table {
     }
 
     fn add(self: &Arc<Self>, entries: &mut Entries, peer: IpAddr) -> Place {
+        let slot = entries.all.vacant_entry();
         let connection = Arc::new(Connection {
             table: self.clone(),
             peer,
@@ -358,10 +352,10 @@ impl Table {
             has_place: AtomicBool::new(false),
             end: AtomicU8::new(0),
             ended: Notify::new(),
-            position: AtomicUsize::new(entries.all.len()),
+            index: slot.key(),
         });
+        slot.insert(connection.clone());
         entries.take_place(&connection);
-        entries.all.push(connection.clone());
         self.metrics.connections.inc();
         Place(connection)
     }
@@ -377,11 +371,7 @@ impl Drop for Place {
         let mut entries = table.lock();
         entries.admit(&self.0);
         entries.give_place(&self.0);
-        let position = self.0.position.load(Relaxed);
-        entries.all.swap_remove(position);
-        if let Some(moved) = entries.all.get(position) {
-            moved.position.store(position, Relaxed);
-        }
+        entries.all.remove(self.0.index);
         drop(entries);
         table.metrics.connections.dec();
         table.left.notify_one();
@@ -414,19 +404,20 @@ impl Connection {
     }
 
     /// Returns the connection as one that can make room, if it can.
-    fn candidate(&self, index: usize, now: u64, idle_after: u64) -> Option<Candidate> {
+    fn candidate(&self, index: usize, now: u64, even_new: bool) -> Option<Candidate> {
         if self.end.load(Relaxed) != 0 || self.answering.load(Relaxed) > 0 {
             return None;
         }
-        let (harm, after) = if self.receiving.load(Relaxed) > 0 {
-            (Harm::Stalled, STALLED_AFTER)
+        let harm = if self.receiving.load(Relaxed) > 0 {
+            Harm::Stalled
         } else if self.sending.load(Relaxed) > 0 {
-            (Harm::Quiet, QUIET_AFTER)
+            Harm::Quiet
         } else if self.had_request.load(Relaxed) {
-            (Harm::Idle, idle_after)
+            Harm::Idle
         } else {
-            (Harm::New, idle_after)
+            Harm::New
         };
+        let after = if even_new && harm <= Harm::Idle { 0 } else { harm.makes_room_after() };
         let since = self.since.load(Relaxed);
         (now.saturating_sub(since) >= after).then_some(Candidate { index, peer: self.peer, harm, since })
     }
