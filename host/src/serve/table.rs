@@ -303,7 +303,7 @@ impl Table {
 
     /// Waits for a place. If there is none, others make room. `None` if the peer has as many as it may have, and all of them are busy.
     ///
-    /// Among strangers it does not wait: [`Connection::is_seated`] does.
+    /// Among strangers it does not wait: `Connection::is_seated` does.
     pub async fn place(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
         if let Some(maxima) = self.maxima.strangers {
             return self.enter(peer.to_canonical(), maxima);
