@@ -3,11 +3,14 @@
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 /// Maximum number of connections in the kernel's accept queue.
 const BACKLOG: i32 = 4096;
+/// Idle time after which the kernel probes whether the other end of a connection still exists.
+const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// The reason why a process cannot listen on an address.
 #[derive(Debug, thiserror::Error)]
@@ -129,6 +132,8 @@ fn socket(address: SocketAddr, is_shared: bool) -> io::Result<Socket> {
         socket.set_only_v6(false)?;
     }
     socket.set_nonblocking(true)?;
+    // Connections have what their listener has.
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 3))?;
     socket.bind(&address.into())?;
     Ok(socket)
 }
@@ -192,6 +197,16 @@ mod tests {
         for address in ["127.0.0.1", "::1"] {
             assert!(TcpStream::connect((address, port)).is_ok(), "{address}");
         }
+    }
+
+    #[test]
+    fn the_kernel_probes_whether_the_other_end_of_a_connection_exists() {
+        let listener = bind("127.0.0.1:0".parse().unwrap(), "--listen", 1).unwrap().remove(0);
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (connection, _) = listener.accept().unwrap();
+        let socket = socket2::SockRef::from(&connection);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE);
     }
 
     #[test]

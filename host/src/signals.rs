@@ -48,6 +48,8 @@ impl Signals {
     pub async fn end(&mut self) {
         loop {
             tokio::select! {
+                // A SIGTERM that comes with a SIGINT is no second order.
+                biased;
                 _ = self.interrupt.recv() => break,
                 _ = self.terminate.recv() => {
                     if self.ordered.is_none_or(|ordered| ordered.elapsed() >= SAME_ORDER) {

@@ -9,7 +9,6 @@ use axum::Router;
 use axum::body::Body;
 use http::{HeaderMap, Request, Response, StatusCode};
 use rustls::pki_types::CertificateDer;
-use sluice_host::capacity;
 use sluice_host::drain::DrainWatch;
 use sluice_host::serve::table::{Maxima, NoRoom, PortMetrics, Table};
 use sluice_host::serve::{Answer, ConnectionAge, Failure, Peer, Port, Received, Routes, Times};
@@ -125,18 +124,14 @@ impl Answer for Door {
 
 /// Returns the table of the ports of callers, with at most so many connections.
 pub(crate) fn table(connections: usize, metrics: &PortMetrics) -> Arc<Table> {
-    // One address may be all gateways behind a proxy, or one that floods: it leaves a part to others.
-    let of_peer = capacity::of_peer(connections);
-    Table::new(Maxima { connections, of_peer, bytes: MAX_BYTES }, metrics.clone())
+    Table::new(Maxima::new(connections, MAX_BYTES), metrics.clone())
 }
 
 /// Returns a port of pages, which is served until the end of the process.
 pub(crate) fn page_port(pages: Router, metrics: &PortMetrics, drain: DrainWatch) -> Port<Routes<Router>> {
-    let connections = MAX_PAGE_CONNECTIONS;
-    let maxima = Maxima { connections, of_peer: capacity::of_peer(connections), bytes: MAX_PAGE_BYTES };
     Port {
         answer: Routes::new(pages),
-        table: Table::new(maxima, metrics.uncounted()),
+        table: Table::new(Maxima::new(MAX_PAGE_CONNECTIONS, MAX_PAGE_BYTES), metrics.uncounted()),
         times: Times { first: PAGE_HEAD_TIMEOUT, head: PAGE_HEAD_TIMEOUT, body: BODY_TIMEOUT },
         age: PAGE_AGE,
         max_head: MAX_PAGE_HEAD,

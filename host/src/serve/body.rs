@@ -11,7 +11,8 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep};
 
-use crate::serve::table::{Exchange, NoRoom};
+use crate::serve::table::NoRoom;
+use crate::serve::table::exchange::Exchange;
 
 /// The reason why a body cannot be had.
 #[derive(Debug, thiserror::Error)]

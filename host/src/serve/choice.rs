@@ -4,6 +4,17 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 
+/// At most so many connections make room at once, and at most one of [`BATCH_FRACTION`], so that choosing them costs little for each new
+/// connection. nginx does the same.
+pub const MAX_BATCH: usize = 32;
+const BATCH_FRACTION: usize = 16;
+
+/// Returns how many of at most `max` connections make room at once.
+#[must_use]
+pub fn batch(max: usize) -> usize {
+    (max / BATCH_FRACTION).clamp(1, MAX_BATCH)
+}
+
 /// The harm that the end of a connection does, from the least to the most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Harm {
@@ -17,6 +28,20 @@ pub enum Harm {
     Slow,
     /// Upgraded, or a gRPC stream, and silent.
     Quiet,
+}
+
+impl Harm {
+    /// Returns the time in microseconds for which a connection must have been in this state before it makes room. A client that has just
+    /// connected or received a response may be sending a request.
+    #[must_use]
+    pub const fn makes_room_after(self) -> u64 {
+        match self {
+            Self::New | Self::Idle => 200_000,
+            Self::Stalled => 2_000_000,
+            Self::Slow => 10_000_000,
+            Self::Quiet => 3_000_000,
+        }
+    }
 }
 
 /// A connection that can make room.

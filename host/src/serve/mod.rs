@@ -1,6 +1,6 @@
 //! One way to serve a port: HTTP/1 and HTTP/2, so gRPC too, with TLS or without, bounded alike whoever serves and whoever asks.
 //!
-//! - [`table`]: connections in all and by peer, and the bytes of requests. [`choice`]: which connections make room.
+//! - [`table`]: connections in all, by peer, and of strangers, and the bytes of requests. [`choice`]: which connections make room.
 //! - [`stream`], [`body`]: what is counted. [`turns`]: whose work is next when there is more than can be done at once.
 
 mod body;
@@ -37,7 +37,8 @@ use tower_service::Service;
 use self::body::Sent;
 pub use self::body::{BodyError, Received, cause};
 use self::stream::CountedStream;
-use self::table::{Connection, Exchange, NoRoom, Place, Table};
+use self::table::exchange::Exchange;
+use self::table::{Connection, NoRoom, Place, Table};
 use crate::drain::DrainWatch;
 use crate::guard::{self, guard};
 
@@ -107,7 +108,7 @@ pub enum Failure {
     NoRoom,
 }
 
-/// Answers the requests of a port.
+/// Answers the requests of a port. Where a caller must show who it is, requests have their [`Connection`] as an extension.
 pub trait Answer: Clone + Send + Sync + 'static {
     /// The body of an answer.
     type Body: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + Send + 'static;
@@ -253,8 +254,13 @@ impl<A: Answer> Port<A> {
         // The second half of an answer must not wait for the peer's acknowledgement of the first, which comes up to 40 ms later.
         let _ = stream.set_nodelay(true);
         let connection = place.0.clone();
+        if !connection.is_seated().await {
+            return tracing::debug!(
+                "a connection finds no place among those that have not shown whose they are"
+            );
+        }
         let mut serving = pin!(async {
-            let stream = CountedStream::new(stream, connection.clone());
+            let stream = CountedStream::new(stream, place);
             let Some(mut tls) = self.tls.clone() else {
                 let Some(answer) = self.answer.of_connection(peer, None) else { return };
                 return self.speak(stream, answer, &connection, None).await;
@@ -283,6 +289,7 @@ impl<A: Answer> Port<A> {
             biased;
             () = serving.as_mut() => {}
             () = connection.ended() => tracing::debug!("a connection ends so that others have room"),
+            () = connection.overstays() => tracing::debug!("a connection has not shown whose it is for too long"),
         }
     }
 
@@ -316,7 +323,7 @@ impl<A: Answer> Port<A> {
         let requests =
             Requests { answer, connection: connection.clone(), body_timeout: self.times.body, announced };
         let mut drain = self.drain.clone();
-        let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), requests));
+        let mut serving = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), requests));
         let silent = async {
             let before = connection.received.load(Relaxed);
             sleep(self.times.first).await;
@@ -396,7 +403,10 @@ impl<A: Answer> hyper::service::Service<Request<Incoming>> for Requests<A> {
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        if self.connection.table.maxima.strangers.is_some() {
+            request.extensions_mut().insert(self.connection.clone());
+        }
         let (answer, body_timeout) = (self.answer.clone(), self.body_timeout);
         // HTTP/2 has a frame for that.
         let is_announced = request.version() <= Version::HTTP_11
@@ -439,78 +449,4 @@ fn head_bytes(headers: &HeaderMap) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use http::StatusCode;
-    use http_body_util::{BodyExt as _, Full};
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
-    use super::table::{Maxima, PortMetrics};
-    use super::*;
-    use crate::{drain, listen};
-
-    /// Answers with the number of bytes of a body, or says why there is none.
-    async fn length(request: Request<Received>) -> Result<Response<Full<Bytes>>, Infallible> {
-        assert_ne!(request.uri().path(), "/defect");
-        let (status, text) = match request.into_body().collect().await {
-            Ok(body) => (StatusCode::OK, body.to_bytes().len().to_string()),
-            Err(BodyError::TimedOut) => (StatusCode::REQUEST_TIMEOUT, String::new()),
-            Err(error) => (StatusCode::BAD_REQUEST, error.to_string()),
-        };
-        let mut response = Response::new(Full::from(text));
-        *response.status_mut() = status;
-        Ok(response)
-    }
-
-    /// Sends requests on a connection of their own, and returns all that is answered until it ends.
-    async fn exchange(times: Times, requests: &str) -> String {
-        let maxima = Maxima { connections: 9, of_peer: 9, bytes: 1 << 20 };
-        let (_signal, drain) = drain::channel();
-        let port = Port {
-            answer: Routes::new(tower::service_fn(length)),
-            table: Table::new(maxima, PortMetrics::default()),
-            times,
-            age: ConnectionAge::default(),
-            max_head: 1 << 14,
-            streams: 9,
-            tls: None,
-            drain,
-        };
-        let listener = listen::bind("127.0.0.1:0".parse().unwrap(), "--listen", 1).unwrap().remove(0);
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(port.run(listener));
-        let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(requests.as_bytes()).await.unwrap();
-        let mut answers = String::new();
-        stream.read_to_string(&mut answers).await.unwrap();
-        answers
-    }
-
-    const LONG: Duration = Duration::from_secs(600);
-    const SHORT: Duration = Duration::from_millis(20);
-
-    #[tokio::test]
-    async fn a_body_that_does_not_arrive_is_an_error_in_time() {
-        let times = Times { first: LONG, head: LONG, body: SHORT };
-        let answers = exchange(times, "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nfew").await;
-        assert!(answers.starts_with("HTTP/1.1 408 "), "{answers}");
-    }
-
-    #[tokio::test]
-    async fn a_caller_that_does_not_begin_or_sends_no_further_head_is_left() {
-        let begins = Times { first: SHORT, head: LONG, body: LONG };
-        assert_eq!(exchange(begins, "PRI").await, "");
-        let goes_on = Times { first: LONG, head: SHORT, body: LONG };
-        let answers = exchange(goes_on, "GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
-        assert!(answers.starts_with("HTTP/1.1 200 "), "{answers}");
-    }
-
-    #[tokio::test]
-    async fn a_defect_ends_its_request_only() {
-        let times = Times { first: LONG, head: LONG, body: LONG };
-        let requests =
-            "GET /defect HTTP/1.1\r\nhost: a\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
-        let answers = exchange(times, requests).await;
-        assert!(answers.starts_with("HTTP/1.1 500 ") && answers.contains("HTTP/1.1 200 "), "{answers}");
-        assert!(answers.contains("this is a defect of Sluice\n"), "{answers}");
-    }
-}
+mod tests;

@@ -1,8 +1,8 @@
-//! The socket of a connection: counts what it receives, and ends a connection whose peer does not read.
+//! The socket of a connection, which has its place as long as the socket, also when it has changed its protocol. Counts what it receives,
+//! and ends a connection whose peer does not read.
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
-use crate::serve::table::Connection;
+use crate::serve::table::Place;
 
 /// Bytes that may be received without a request being complete, as of nearly all heads. More take room.
 const FREE: usize = 16 << 10;
@@ -22,7 +22,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct CountedStream {
     stream: TcpStream,
-    connection: Arc<Connection>,
+    place: Place,
     /// Bytes since something was handed over, and the room that was taken for them.
     pending: usize,
     taken: usize,
@@ -32,22 +32,23 @@ pub(super) struct CountedStream {
 }
 
 impl CountedStream {
-    pub(super) fn new(stream: TcpStream, connection: Arc<Connection>) -> Self {
-        Self { stream, connection, pending: 0, taken: 0, handed_over: 0, stalled: None }
+    pub(super) fn new(stream: TcpStream, place: Place) -> Self {
+        Self { stream, place, pending: 0, taken: 0, handed_over: 0, stalled: None }
     }
 
     fn received(&mut self, bytes: usize) -> io::Result<()> {
-        let handed_over = self.connection.handed_over.load(Relaxed);
+        let connection = &self.place.0;
+        let handed_over = connection.handed_over.load(Relaxed);
         if handed_over != self.handed_over {
             self.handed_over = handed_over;
-            self.connection.release(std::mem::take(&mut self.taken));
+            connection.release(std::mem::take(&mut self.taken));
             self.pending = 0;
         }
         // Only this task writes it.
-        self.connection.received.store(self.connection.received.load(Relaxed) + bytes, Relaxed);
+        connection.received.store(connection.received.load(Relaxed) + bytes, Relaxed);
         self.pending += bytes;
         if self.pending > FREE {
-            self.connection.take(bytes).map_err(io::Error::other)?;
+            connection.take(bytes).map_err(io::Error::other)?;
             self.taken += bytes;
         }
         Ok(())
@@ -68,7 +69,7 @@ impl CountedStream {
 
 impl Drop for CountedStream {
     fn drop(&mut self) {
-        self.connection.release(self.taken);
+        self.place.0.release(self.taken);
     }
 }
 

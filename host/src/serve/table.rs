@@ -1,5 +1,7 @@
 //! The connections of a port: how many there are, how many of each peer, and how many bytes of requests they hold together. When places
 //! run out, those make room whose end does the least harm; when bytes do, those that send slowly, or hold the most.
+//!
+//! - `exchange`: a request in flight, and what it holds. `strangers`: bounds those that have not shown whose they are, where that is asked.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,26 +14,18 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use slab::Slab;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::serve::choice::{Candidate, Harm, choose, network};
+use crate::capacity;
+use crate::serve::choice::{Candidate, Harm, batch, choose, network};
+
+pub(super) mod exchange;
+mod strangers;
 
 /// Interval at which a connection without a place looks for one that others can make.
 const RETRY: Duration = Duration::from_millis(100);
-/// At most so many connections make room at once, and at most one of [`BATCH_FRACTION`].
-const MAX_BATCH: usize = 32;
-const BATCH_FRACTION: usize = 16;
-/// Times in microseconds after which a connection can make room: without a request, and with requests that are not complete, or answers
-/// that are not read to their end.
-const IDLE_AFTER: u64 = 200_000;
-const STALLED_AFTER: u64 = 2_000_000;
-const QUIET_AFTER: u64 = 3_000_000;
-/// So many requests of a connection at a time have bytes that are free: of their heads, and of their bodies. The others count as so many.
-const FEW_REQUESTS: u32 = 4;
-const FREE_HEAD: usize = 4 << 10;
-const FREE_BODY: usize = 4 << 10;
-const REQUEST_BYTES: usize = 4 << 10;
 /// Time in microseconds after which a request that is not complete is one that is sent slowly.
 const SLOW_AFTER: u64 = 1_000_000;
 
@@ -48,9 +42,28 @@ pub struct Maxima {
     pub connections: usize,
     /// Connections of one peer: of an IPv4 address, or of a /64 of IPv6.
     pub of_peer: usize,
+    /// Where a caller must show who it is: the maxima until then. None of those that have makes room, and a peer is an address.
+    pub strangers: Option<Strangers>,
     /// Bytes of requests that are not answered, and of answers, together. 4 KiB of each head and of each body are free, of four requests of
     /// a connection at a time, and 16 KiB of what a connection has not made into a request. Each further request counts as 4 KiB more.
     pub bytes: usize,
+}
+
+impl Maxima {
+    /// Returns the maxima of a port for everybody, of which no peer takes all.
+    #[must_use]
+    pub fn new(connections: usize, bytes: usize) -> Self {
+        Self { connections, of_peer: capacity::of_peer(connections), strangers: None, bytes }
+    }
+}
+
+/// The maxima of connections that have not shown whose they are. The pods of a node may share an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Strangers {
+    /// Connections.
+    pub connections: usize,
+    /// Connections of one address, those that wait included.
+    pub of_address: usize,
 }
 
 /// The reason why a connection ends for others.
@@ -146,9 +159,12 @@ pub struct NoRoom;
 
 /// The state of one connection. Its tasks write it with plain stores; the table reads it when something runs out.
 #[derive(Debug)]
-pub(super) struct Connection {
-    table: Arc<Table>,
+pub struct Connection {
+    pub(super) table: Arc<Table>,
+    /// The address, or the network, that it counts for.
     peer: IpAddr,
+    /// Whether it has not shown whose it is, although it must.
+    is_stranger: AtomicBool,
     /// Requests whose bodies are not complete, that are answered, and whose answers are sent.
     receiving: AtomicU32,
     answering: AtomicU32,
@@ -170,13 +186,14 @@ pub(super) struct Connection {
     has_place: AtomicBool,
     end: AtomicU8,
     ended: Notify,
-    position: AtomicUsize,
+    /// Its number in the table.
+    index: usize,
 }
 
 /// The connections of a port, or of several.
 #[derive(Debug)]
 pub struct Table {
-    maxima: Maxima,
+    pub(super) maxima: Maxima,
     entries: Mutex<Entries>,
     bytes: AtomicUsize,
     left: Notify,
@@ -185,16 +202,27 @@ pub struct Table {
 
 #[derive(Debug, Default)]
 struct Entries {
-    all: Vec<Arc<Connection>>,
-    /// Those that have a place, in all and by network.
+    all: Slab<Arc<Connection>>,
+    /// Those that have a place, in all and by peer.
     places: usize,
-    of_peer: HashMap<IpAddr, usize>,
+    of_peer: HashMap<IpAddr, OfPeer>,
+    /// The strangers that do not wait, the oldest first.
+    strangers: Vec<(Instant, Arc<Connection>)>,
+}
+
+/// The connections of one peer.
+#[derive(Debug, Default, Clone, Copy)]
+struct OfPeer {
+    places: usize,
+    /// Its strangers, and those of them that do not wait.
+    strangers: usize,
+    seated: usize,
 }
 
 impl Entries {
     fn take_place(&mut self, connection: &Connection) {
         self.places += 1;
-        *self.of_peer.entry(network(connection.peer)).or_default() += 1;
+        self.of_peer.entry(connection.peer).or_default().places += 1;
         connection.has_place.store(true, Relaxed);
     }
 
@@ -203,22 +231,21 @@ impl Entries {
             return;
         }
         self.places -= 1;
-        let network = network(connection.peer);
-        if let Some(count) = self.of_peer.get_mut(&network) {
-            *count -= 1;
-            if *count == 0 {
-                self.of_peer.remove(&network);
+        if let Some(of_peer) = self.of_peer.get_mut(&connection.peer) {
+            of_peer.places -= 1;
+            if of_peer.places == 0 {
+                self.of_peer.remove(&connection.peer);
             }
         }
     }
 
-    /// Makes up to `batch` connections give their places, of one network or of all. Reports whether any has.
-    fn evict(&mut self, of: Option<IpAddr>, idle_after: u64, batch: usize, metrics: &PortMetrics) -> bool {
+    /// Makes up to `batch` connections give their places, of one peer or of all. Reports whether any has.
+    fn evict(&mut self, of: Option<IpAddr>, even_new: bool, batch: usize, metrics: &PortMetrics) -> bool {
         let now = now();
-        let with_place = || self.all.iter().enumerate().filter(|(_, one)| one.has_place.load(Relaxed));
+        let with_place = || self.all.iter().filter(|(_, one)| one.has_place.load(Relaxed));
         let candidates = with_place()
-            .filter(|(_, one)| of.is_none_or(|of| network(one.peer) == of))
-            .filter_map(|(index, one)| one.candidate(index, now, idle_after));
+            .filter(|(_, one)| of.is_none_or(|of| one.peer == of))
+            .filter_map(|(index, one)| one.candidate(index, now, even_new));
         let chosen = choose(candidates.collect(), with_place().map(|(_, one)| one.peer), batch);
         let mut has_evicted = false;
         for index in chosen {
@@ -244,11 +271,11 @@ impl Entries {
         let mut by_peer = HashMap::<(bool, IpAddr), usize>::new();
         let holding = || {
             let incomplete =
-                self.all.iter().filter(|one| one.end.load(Relaxed) == 0 && one.holds_incomplete());
-            incomplete.map(|one| {
+                self.all.iter().filter(|(_, one)| one.end.load(Relaxed) == 0 && one.holds_incomplete());
+            incomplete.map(|(_, one)| {
                 // One without a request may have sent nothing but frames that control its connection.
                 let is_slow = one.is_busy() && one.since.load(Relaxed) <= before;
-                ((is_slow, network(one.peer)), one)
+                ((is_slow, one.peer), one)
             })
         };
         for (key, one) in holding() {
@@ -275,27 +302,31 @@ impl Table {
     }
 
     /// Waits for a place. If there is none, others make room. `None` if the peer has as many as it may have, and all of them are busy.
-    pub(super) async fn place(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
-        let batch = |max: usize| (max / BATCH_FRACTION).clamp(1, MAX_BATCH);
+    ///
+    /// Among strangers it does not wait: `Connection::is_seated` does.
+    pub async fn place(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
+        if let Some(maxima) = self.maxima.strangers {
+            return self.enter(peer.to_canonical(), maxima);
+        }
+        let network = network(peer);
         loop {
             {
                 let mut entries = self.lock();
-                let network = network(peer);
-                let own = entries.of_peer.get(&network).copied().unwrap_or_default();
+                let own = entries.of_peer.get(&network).map_or(0, |own| own.places);
                 // Of its own, a peer may lose those that have just begun.
                 let mut evict_own =
-                    |idle_after, batch| entries.evict(Some(network), idle_after, batch, &self.metrics);
+                    |even_new, batch| entries.evict(Some(network), even_new, batch, &self.metrics);
                 if own >= self.maxima.of_peer
-                    && !evict_own(IDLE_AFTER, batch(self.maxima.of_peer))
-                    && !evict_own(0, 1)
+                    && !evict_own(false, batch(self.maxima.of_peer))
+                    && !evict_own(true, 1)
                 {
                     self.metrics.ended(EndReason::Peer);
                     return None;
                 }
                 if entries.places < self.maxima.connections
-                    || entries.evict(None, IDLE_AFTER, batch(self.maxima.connections), &self.metrics)
+                    || entries.evict(None, false, batch(self.maxima.connections), &self.metrics)
                 {
-                    return Some(self.add(&mut entries, peer));
+                    return Some(self.add(&mut entries, network));
                 }
             }
             let _ = tokio::time::timeout(RETRY, self.left.notified()).await;
@@ -303,9 +334,11 @@ impl Table {
     }
 
     fn add(self: &Arc<Self>, entries: &mut Entries, peer: IpAddr) -> Place {
+        let slot = entries.all.vacant_entry();
         let connection = Arc::new(Connection {
             table: self.clone(),
             peer,
+            is_stranger: AtomicBool::new(false),
             receiving: AtomicU32::new(0),
             answering: AtomicU32::new(0),
             sending: AtomicU32::new(0),
@@ -319,10 +352,10 @@ impl Table {
             has_place: AtomicBool::new(false),
             end: AtomicU8::new(0),
             ended: Notify::new(),
-            position: AtomicUsize::new(entries.all.len()),
+            index: slot.key(),
         });
+        slot.insert(connection.clone());
         entries.take_place(&connection);
-        entries.all.push(connection.clone());
         self.metrics.connections.inc();
         Place(connection)
     }
@@ -330,18 +363,15 @@ impl Table {
 
 /// The right to be one of the connections. It ends with the connection.
 #[derive(Debug)]
-pub(super) struct Place(pub(super) Arc<Connection>);
+pub struct Place(pub Arc<Connection>);
 
 impl Drop for Place {
     fn drop(&mut self) {
         let table = &self.0.table;
         let mut entries = table.lock();
+        entries.admit(&self.0);
         entries.give_place(&self.0);
-        let position = self.0.position.load(Relaxed);
-        entries.all.swap_remove(position);
-        if let Some(moved) = entries.all.get(position) {
-            moved.position.store(position, Relaxed);
-        }
+        entries.all.remove(self.0.index);
         drop(entries);
         table.metrics.connections.dec();
         table.left.notify_one();
@@ -374,19 +404,20 @@ impl Connection {
     }
 
     /// Returns the connection as one that can make room, if it can.
-    fn candidate(&self, index: usize, now: u64, idle_after: u64) -> Option<Candidate> {
+    fn candidate(&self, index: usize, now: u64, even_new: bool) -> Option<Candidate> {
         if self.end.load(Relaxed) != 0 || self.answering.load(Relaxed) > 0 {
             return None;
         }
-        let (harm, after) = if self.receiving.load(Relaxed) > 0 {
-            (Harm::Stalled, STALLED_AFTER)
+        let harm = if self.receiving.load(Relaxed) > 0 {
+            Harm::Stalled
         } else if self.sending.load(Relaxed) > 0 {
-            (Harm::Quiet, QUIET_AFTER)
+            Harm::Quiet
         } else if self.had_request.load(Relaxed) {
-            (Harm::Idle, idle_after)
+            Harm::Idle
         } else {
-            (Harm::New, idle_after)
+            Harm::New
         };
+        let after = if even_new && harm <= Harm::Idle { 0 } else { harm.makes_room_after() };
         let since = self.since.load(Relaxed);
         (now.saturating_sub(since) >= after).then_some(Candidate { index, peer: self.peer, harm, since })
     }
@@ -436,133 +467,6 @@ impl Connection {
             let before = self.bytes.fetch_update(Relaxed, Relaxed, |held| Some(held.saturating_sub(bytes)));
             let held = before.unwrap_or_else(|held| held);
             self.table.bytes.fetch_sub(held.min(bytes), Relaxed);
-        }
-    }
-}
-
-/// Where a request is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-enum Phase {
-    Receiving,
-    Answering,
-    Sending,
-}
-
-/// A request in flight, from its head to the end of its answer.
-#[derive(Debug)]
-pub(super) struct Exchange {
-    connection: Arc<Connection>,
-    phase: AtomicU8,
-    free: usize,
-    bytes: AtomicUsize,
-}
-
-impl Exchange {
-    /// Begins with a head of so many bytes.
-    pub(super) fn begin(
-        connection: &Arc<Connection>,
-        is_complete: bool,
-        bytes: usize,
-    ) -> (Self, Result<(), NoRoom>) {
-        let phase = if is_complete { Phase::Answering } else { Phase::Receiving };
-        let in_flight = [&connection.receiving, &connection.answering, &connection.sending];
-        let is_free = in_flight.iter().map(|count| count.load(Relaxed)).sum::<u32>() < FEW_REQUESTS;
-        let exchange = Self {
-            connection: connection.clone(),
-            phase: AtomicU8::new(phase as u8),
-            free: if is_free { FREE_BODY } else { 0 },
-            bytes: AtomicUsize::new(0),
-        };
-        connection.count(phase as u8).fetch_add(1, Relaxed);
-        exchange.hand_over();
-        if !connection.had_request.swap(true, Relaxed) {
-            connection.begun.notify_one();
-        }
-        let counted = if is_free { bytes.saturating_sub(FREE_HEAD) } else { bytes + REQUEST_BYTES };
-        let taken = exchange.take(counted);
-        (exchange, taken)
-    }
-
-    /// Returns the number of bytes of the body that are free.
-    pub(super) fn free(&self) -> usize {
-        self.free
-    }
-
-    /// Takes room for bytes of the request.
-    pub(super) fn take(&self, bytes: usize) -> Result<(), NoRoom> {
-        if bytes > 0 {
-            self.connection.take(bytes)?;
-            self.bytes.fetch_add(bytes, Relaxed);
-        }
-        Ok(())
-    }
-
-    /// Counts a panic of what answers it.
-    pub(super) fn note_panic(&self) {
-        self.connection.table.metrics.panics.inc();
-    }
-
-    /// Notes that bytes of the request were handed over.
-    pub(super) fn hand_over(&self) {
-        self.connection.handed_over.fetch_add(1, Relaxed);
-        self.go();
-    }
-
-    /// Notes that the request, or its answer, goes on.
-    pub(super) fn go(&self) {
-        self.connection.since.store(now(), Relaxed);
-    }
-
-    /// Notes whether the answer waits for the client to read.
-    pub(super) fn set_unread(&self, before: bool, unread: bool) {
-        match (before, unread) {
-            (false, true) => drop(self.connection.unread.fetch_add(1, Relaxed)),
-            (true, false) => drop(self.connection.unread.fetch_sub(1, Relaxed)),
-            (true, true) | (false, false) => {}
-        }
-    }
-
-    /// Reports whether the answer is being sent.
-    pub(super) fn is_sending(&self) -> bool {
-        self.phase.load(Relaxed) == Phase::Sending as u8
-    }
-
-    /// Notes that the request is complete, or nobody wants the rest.
-    pub(super) fn complete(&self) {
-        self.go_on(Phase::Receiving, Phase::Answering);
-    }
-
-    /// Notes that the answer is being sent.
-    pub(super) fn send(&self) {
-        self.go_on(Phase::Answering, Phase::Sending);
-    }
-
-    fn go_on(&self, from: Phase, to: Phase) {
-        if self.phase.compare_exchange(from as u8, to as u8, Relaxed, Relaxed).is_ok() {
-            self.connection.count(from as u8).fetch_sub(1, Relaxed);
-            self.connection.count(to as u8).fetch_add(1, Relaxed);
-        }
-    }
-}
-
-impl Drop for Exchange {
-    fn drop(&mut self) {
-        let connection = &self.connection;
-        connection.count(self.phase.load(Relaxed)).fetch_sub(1, Relaxed);
-        connection.release(self.bytes.load(Relaxed));
-        if !connection.is_busy() {
-            connection.since.store(now(), Relaxed);
-        }
-    }
-}
-
-impl Connection {
-    fn count(&self, phase: u8) -> &AtomicU32 {
-        match phase {
-            phase if phase == Phase::Receiving as u8 => &self.receiving,
-            phase if phase == Phase::Answering as u8 => &self.answering,
-            _ => &self.sending,
         }
     }
 }

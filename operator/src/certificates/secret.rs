@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use axum_server::tls_rustls::RustlsConfig;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ObjectMeta, PostParams};
+use rustls::ServerConfig;
+use sluice_host::serve::Tls;
 use tokio::sync::watch;
 
 use crate::certificates::bundle::Bundle;
@@ -28,8 +29,7 @@ pub struct Certificates {
     names: Arc<[String]>,
     /// Secret with a serving certificate that cert-manager maintains.
     external: Option<String>,
-    /// TLS configuration of the servers. [`Certificates::refresh`] updates it.
-    pub tls: RustlsConfig,
+    tls: watch::Sender<Arc<ServerConfig>>,
     trusted: watch::Sender<String>,
     serving_authorities: watch::Sender<String>,
 }
@@ -70,10 +70,17 @@ impl Certificates {
             api,
             names: names.into(),
             external,
-            tls: RustlsConfig::from_config(serving.tls()?),
+            tls: watch::Sender::new(serving.tls()?),
             trusted: watch::Sender::new(bundle.trusted),
             serving_authorities: watch::Sender::new(serving.authorities),
         })
+    }
+
+    /// Returns the serving certificate of ports, which [`Certificates::refresh`] renews.
+    #[must_use]
+    pub fn tls(&self) -> Tls {
+        let tls = self.tls.subscribe();
+        Tls { config: Arc::new(move || tls.borrow().clone()), authorities: None }
     }
 
     /// Returns the authorities of the serving certificate in PEM, and every change of them.
@@ -120,7 +127,7 @@ impl Certificates {
             None => Serving::from(&bundle),
             Some(secret) => read_external(&self.api, secret).await?,
         };
-        self.tls.reload_from_config(serving.tls()?);
+        self.tls.send_replace(serving.tls()?);
         send_change(&self.serving_authorities, &serving.authorities);
         Ok(())
     }

@@ -7,7 +7,6 @@
 //! - [`replicas`]: the replicas of a policy, and how long the policy is held back until they are known.
 //! - [`clients`]: what the hub knows about single clients.
 //! - [`session`]: one session, its reports and their expiry. `shared_reports`: equal reports, kept once. `wakeup`: wakes a session.
-//! - `connections`: how many there are of the control port.
 //! - `token_keys`: verifies tokens by the keys of the API server. `reviews`: how many others it reviews at once.
 //! - [`identity`]: reviews the token of a sidecar and finds its pod.
 //! - [`stream`]: sends the changes to one session, debounced. `encoded`: encodes equal events once. `reports`: reads its reports.
@@ -15,7 +14,6 @@
 //! - [`serve`]: the endpoints of the control port.
 
 pub mod clients;
-pub(crate) mod connections;
 mod encoded;
 pub mod ending;
 pub mod hub;

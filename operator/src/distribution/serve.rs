@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{ConnectInfo, Path, Request, State};
+use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
@@ -15,11 +15,12 @@ use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use sluice_config::message::{BLOBS_PATH, SESSION_HEADER, SESSION_PROTOCOL, STREAM_PATH};
 use sluice_config::policy::BlobHash;
+use sluice_host::serve::Peer;
+use sluice_host::serve::table::Connection;
 use tokio::io::split;
 use tokio::time::Instant;
 
 use crate::cluster::pods::Pods;
-use crate::distribution::connections::Place;
 use crate::distribution::hub::Hub;
 use crate::distribution::identity::{Denied, Identity, find_pod, review};
 use crate::distribution::reports::{ReportsEnd, receive};
@@ -86,7 +87,7 @@ pub fn router(
 async fn admit(
     control: &Control,
     source: SocketAddr,
-    place: &Place,
+    connection: &Connection,
     headers: &HeaderMap,
 ) -> Result<Identity, (StatusCode, String)> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -107,7 +108,7 @@ async fn admit(
     };
     // In a crowd it waits for its review, and strangers must not stay for long.
     if review.is_known() {
-        place.is_sidecar();
+        connection.identified();
     }
     let ready = async {
         let listed = tokio::time::timeout(MAX_LISTING, control.pods.listed());
@@ -131,7 +132,7 @@ async fn admit(
     match identified {
         Ok(identity) => {
             review.accepted();
-            place.is_sidecar();
+            connection.identified();
             Ok(identity)
         }
         Err(denied) => {
@@ -155,11 +156,11 @@ async fn admit(
 
 async fn begin_session(
     State(control): State<Control>,
-    ConnectInfo(source): ConnectInfo<SocketAddr>,
-    Extension(place): Extension<Arc<Place>>,
+    Extension(Peer(source)): Extension<Peer>,
+    Extension(connection): Extension<Arc<Connection>>,
     mut request: Request,
 ) -> Response {
-    let identity = match admit(&control, source, &place, request.headers()).await {
+    let identity = match admit(&control, source, &connection, request.headers()).await {
         Ok(identity) => identity,
         Err((status, text)) => return refused(status, text),
     };
@@ -224,7 +225,7 @@ fn begin(
 /// Returns content that a policy of the session's pod refers to.
 async fn blob(
     State(control): State<Control>,
-    Extension(place): Extension<Arc<Place>>,
+    Extension(connection): Extension<Arc<Connection>>,
     Path(hash): Path<String>,
     headers: HeaderMap,
 ) -> Response {
@@ -232,7 +233,7 @@ async fn blob(
     if !session.is_some_and(|name| control.hub.has_session(name)) {
         return session_has_ended();
     }
-    place.is_sidecar();
+    connection.identified();
     let hash = BlobHash::try_from(hash).ok();
     match session.zip(hash).and_then(|(name, hash)| control.hub.blob(name, &hash)) {
         Some(bytes) => ([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response(),
@@ -262,10 +263,10 @@ mod tests {
     use futures::stream::FuturesUnordered;
     use futures::{FutureExt as _, StreamExt as _};
     use sluice_config::policy::Mode;
+    use sluice_host::serve::table::{Maxima, PortMetrics, Strangers, Table};
 
     use super::*;
     use crate::cluster::limit_ranges::LimitRanges;
-    use crate::distribution::connections::Connections;
     use crate::distribution::fixtures::hub;
     use crate::distribution::identity::TokenClaims;
     use crate::distribution::reviews::Review;
@@ -294,14 +295,20 @@ mod tests {
     const SOURCE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1));
 
     /// Asks for a session with a token.
-    fn ask(control: &Control, place: &Arc<Place>, token: &str) -> impl Future<Output = Response> {
+    fn ask(control: &Control, connection: &Arc<Connection>, token: &str) -> impl Future<Output = Response> {
         let bearer = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
         let request = Request::get(STREAM_PATH)
             .header(header::AUTHORIZATION, bearer)
             .header(header::UPGRADE, SESSION_PROTOCOL)
             .body(axum::body::Body::empty())
             .unwrap();
-        begin_session(State(control.clone()), ConnectInfo(SOURCE), Extension(place.clone()), request)
+        let connection = Extension(connection.clone());
+        begin_session(State(control.clone()), Extension(Peer(SOURCE)), connection, request)
+    }
+
+    fn table() -> Arc<Table> {
+        let strangers = Some(Strangers { connections: 9, of_address: 9 });
+        Table::new(Maxima { strangers, ..Maxima::new(99, 0) }, PortMetrics::default())
     }
 
     #[tokio::test]
@@ -309,16 +316,16 @@ mod tests {
         let (signer, forger) = (Signer::new("a"), Signer::new("a"));
         // Its hub never opens, so that all sessions wait.
         let control = control(&signer);
-        let connections = Connections::new();
+        let table = table();
         for (token, is_stranger) in [
             (signer.sign("a", &claims()), false),
             (forger.sign("a", &claims()), true),
             (signer.sign("a", &with("aud", "another".into())), true),
             (signer.sign("a", &with("exp", 1.into())), true),
         ] {
-            let place = connections.place(SOURCE.ip()).await.unwrap();
-            assert!(ask(&control, &place, &token).now_or_never().is_none(), "it waits: {token}");
-            assert_eq!(place.is_stranger(), is_stranger, "{token}");
+            let place = table.place(SOURCE.ip()).await.unwrap();
+            assert!(ask(&control, &place.0, &token).now_or_never().is_none(), "it waits: {token}");
+            assert_eq!(place.0.is_stranger(), is_stranger, "{token}");
         }
     }
 
@@ -330,7 +337,7 @@ mod tests {
         control.hub.set_stores(HubStores::default());
         control.hub.set_mode(Mode::Enforce);
         let token = signer.sign("a", &claims());
-        let place = Connections::new().place(SOURCE.ip()).await.unwrap();
+        let place = table().place(SOURCE.ip()).await.unwrap();
         // All places are taken by reviews that never end.
         let mut others = Vec::new();
         for n in 0..100 {
@@ -341,7 +348,7 @@ mod tests {
         while let Some(Some(place)) = waiting.next().now_or_never() {
             places.push(place);
         }
-        assert_eq!(ask(&control, &place, &token).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(ask(&control, &place.0, &token).await.status(), StatusCode::SERVICE_UNAVAILABLE);
         let insert = || {
             let metadata = serde_json::from_value(
                 serde_json::json!({"namespace": "shop", "name": "web-1", "uid": "u", "labels": {"app": "a"}}),
@@ -349,7 +356,7 @@ mod tests {
             control.pods.insert_with_sidecar(&metadata.unwrap());
         };
         insert();
-        assert_eq!(ask(&control, &place, &token).await.status(), StatusCode::SWITCHING_PROTOCOLS);
+        assert_eq!(ask(&control, &place.0, &token).await.status(), StatusCode::SWITCHING_PROTOCOLS);
         // The watch reports the deletion before the session is registered.
         control.pods.remove("shop", "u");
         insert();

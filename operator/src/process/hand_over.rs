@@ -1,10 +1,10 @@
 //! Hands the sidecars over to the next leader. Their sessions last until it has taken the lease and the control Service, so a sidecar
 //! that has lost its session finds the next leader at its first attempt.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use axum_server::Handle;
+use sluice_host::drain::DrainSignal;
+use tokio::time::Instant;
 
 use crate::distribution::ending::end_in_portions;
 use crate::distribution::hub::Hub;
@@ -21,14 +21,14 @@ pub(super) async fn hand_over(
     hub: &Hub,
     leadership: &Leadership,
     control_service: &ControlService<'_>,
-    control_port: &Handle<SocketAddr>,
+    control_port: &DrainSignal,
 ) {
     leadership.release().await;
     let has_next = leadership.is_taken(TAKEN_WITHIN).await;
     if has_next {
         control_service.is_taken(READY_WITHIN).await;
     }
-    control_port.shutdown();
+    control_port.stop(Instant::now());
     if has_next {
         tracing::info!(sessions = hub.session_count(), "another replica leads: sidecars move to it");
         end_in_portions(hub).await;

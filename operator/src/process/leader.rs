@@ -2,16 +2,15 @@
 //! lease. When it is told to stop, it writes nothing any more, and serves the sidecars until the next leader does.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
-use axum_server::Handle;
+use anyhow::{Context as _, anyhow};
 use sluice_config::policy::Mode;
+use sluice_host::drain::{self, DrainSignal};
 use sluice_host::listen::bind;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
 
 use crate::args::Args;
 use crate::certificates::secret::Certificates;
@@ -62,8 +61,6 @@ pub struct Leader {
     pub hub: Arc<Hub>,
     /// Decides whether a new pod gets a sidecar.
     pub injection: Injection,
-    /// Handle of the control port.
-    pub handle: Handle<SocketAddr>,
     /// The lease.
     pub leadership: Arc<Leadership>,
 }
@@ -73,7 +70,9 @@ struct Leading {
     context: Arc<Context>,
     stores: StoreController,
     resets: ResetController,
-    control_port: JoinHandle<io::Result<()>>,
+    control_port: JoinHandle<Instant>,
+    /// Ends the control port, also when it is dropped.
+    control_signal: DrainSignal,
     /// Ends when the lease is lost.
     lease: JoinHandle<anyhow::Error>,
 }
@@ -86,7 +85,7 @@ impl Leader {
             leading = self.begin() => leading?,
             () = &mut stop => return Ok(()),
         };
-        let Leading { context, stores, resets, mut control_port, mut lease } = leading;
+        let Leading { context, stores, resets, mut control_port, control_signal, mut lease } = leading;
         // Tasks of their own: there are many reconciles, each of which would have everything here polled.
         let mut distribution = JoinSet::new();
         distribution.spawn(controller::run(context.clone()));
@@ -96,9 +95,7 @@ impl Leader {
         });
         tokio::select! {
             error = &mut lease => Err(error.unwrap_or_else(anyhow::Error::from)),
-            ended = &mut control_port => {
-                ended.map_err(io::Error::from).flatten().context("the control port could not be served")
-            }
+            _ = &mut control_port => Err(anyhow!("the control port could not be served")),
             Some(ended) = distribution.join_next() => ended.context("policies are not distributed any more"),
             () = self.watch_settings(&context) => Ok(()),
             () = self.refresh_certificates() => Ok(()),
@@ -117,7 +114,7 @@ impl Leader {
                 context.hand_over();
                 self.metrics.set_leader(false);
                 tokio::select! {
-                    () = self.hand_over() => {}
+                    () = self.hand_over(&control_signal) => {}
                     _ = distribution.join_next() => {}
                 }
                 Ok(())
@@ -162,15 +159,11 @@ impl Leader {
             self.metrics.clone(),
             self.args.service(),
         );
-        let tls = self.certificates.tls.clone();
-        let control_port = ports::serve_control(
-            bind(self.args.control_listen, "--control-listen", 1)?.remove(0),
-            tls,
-            self.handle.clone(),
-            router,
-        );
-        let control_port = tokio::spawn(control_port);
-        Ok(Leading { context, stores, resets, control_port, lease })
+        let (control_signal, drain) = drain::channel();
+        let control_port = ports::control(router, self.certificates.tls(), &self.metrics.ports, drain);
+        let listener = bind(self.args.control_listen, "--control-listen", 1)?.remove(0);
+        let control_port = tokio::spawn(control_port.run(listener));
+        Ok(Leading { context, stores, resets, control_port, control_signal, lease })
     }
 
     /// The control Service as this replica uses it.
@@ -202,9 +195,9 @@ impl Leader {
     }
 
     /// Hands the sidecars over to the next leader, unless there cannot be one.
-    async fn hand_over(&self) {
+    async fn hand_over(&self, control_port: &DrainSignal) {
         if !self.args.no_lease {
-            hand_over(&self.hub, &self.leadership, &self.control_service(), &self.handle).await;
+            hand_over(&self.hub, &self.leadership, &self.control_service(), control_port).await;
         }
     }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use axum_server::Handle;
 use sluice_host::drain;
 use sluice_host::listen::bind;
 use sluice_host::signals::Signals;
@@ -113,7 +112,7 @@ async fn run_until(args: Args, mut ordered: oneshot::Receiver<()>) -> anyhow::Re
     let hub = Arc::new(Hub::new(queue.clone()));
     let readiness = Arc::new(Readiness::default());
     let leadership = Arc::new(Leadership::new(client.clone(), &args.namespace, &args.pod_name));
-    let (control, (signal, drain)) = (Handle::new(), drain::channel());
+    let (signal, drain) = drain::channel();
 
     let reviewer = Reviewer {
         installation: args.installation(),
@@ -123,7 +122,7 @@ async fn run_until(args: Args, mut ordered: oneshot::Receiver<()>) -> anyhow::Re
     // Of their own, so that pods cannot displace the events of policies.
     let ((events, waiting), (pod_events, waiting_of_pods)) = (Events::channel(), Events::channel());
     let routes = admission::router(inject_config, injection.limit_ranges.clone(), reviewer, metrics.clone());
-    let webhook = ports::webhook(routes, certificates.tls.clone(), &metrics.ports, drain.clone());
+    let webhook = ports::webhook(routes, certificates.tls(), &metrics.ports, drain.clone());
     let admin = admin::router(readiness.clone(), metrics.clone(), hub.clone());
     let admin = ports::admin(admin, &metrics.ports, drain);
     let mut servers = tokio::task::JoinSet::new();
@@ -140,7 +139,6 @@ async fn run_until(args: Args, mut ordered: oneshot::Receiver<()>) -> anyhow::Re
         queue,
         hub: hub.clone(),
         injection: injection.clone(),
-        handle: control.clone(),
         leadership: leadership.clone(),
     };
     let stop = async {
@@ -156,8 +154,7 @@ async fn run_until(args: Args, mut ordered: oneshot::Receiver<()>) -> anyhow::Re
         _ = servers.join_next() => Err(anyhow::anyhow!("the server of the webhook or of the admin port has stopped")),
     };
     readiness.set(false);
-    // The sidecars that still have a session look for the next leader at once.
-    control.shutdown();
+    // The sidecars that still have a session look for the next leader at once. The control port has ended with the leader.
     hub.end_sessions(usize::MAX);
     // Without the lease, another replica may be the leader already, so nothing is finished.
     signal.stop(Instant::now() + if outcome.is_ok() { DRAIN_TIMEOUT } else { Duration::ZERO });

@@ -2,6 +2,7 @@ use std::net::Ipv4Addr;
 
 use tokio::time::advance;
 
+use super::exchange::Exchange;
 use super::*;
 
 fn peer(n: u8) -> IpAddr {
@@ -9,7 +10,7 @@ fn peer(n: u8) -> IpAddr {
 }
 
 fn table(connections: usize, of_peer: usize, bytes: usize) -> Arc<Table> {
-    Table::new(Maxima { connections, of_peer, bytes }, PortMetrics::default())
+    Table::new(Maxima { connections, of_peer, strangers: None, bytes }, PortMetrics::default())
 }
 
 /// Reports whether a connection has ended for others.
@@ -141,22 +142,6 @@ async fn a_peer_has_no_more_connections_with_requests_that_are_not_complete() {
         assert!(places.len() <= 4, "{}", places.len());
     }
     assert!(places.iter().all(|place| place.0.has_place.load(Relaxed)));
-}
-
-#[tokio::test(start_paused = true)]
-async fn many_requests_of_a_connection_have_nothing_for_free() {
-    let table = table(9, 9, 3 * REQUEST_BYTES);
-    let place = table.place(peer(1)).await.unwrap();
-    let begin = || Exchange::begin(&place.0, false, FREE_HEAD);
-    let few: Vec<_> = (0..FEW_REQUESTS).map(|_| begin()).collect();
-    assert!(few.iter().all(|(_, room)| room.is_ok()));
-    assert_eq!(table.bytes.load(Relaxed), 0);
-    let more = begin();
-    assert_eq!((more.1, more.0.free()), (Ok(()), 0));
-    assert_eq!(table.bytes.load(Relaxed), FREE_HEAD + REQUEST_BYTES);
-    assert_eq!(begin().1, Err(NoRoom));
-    drop((few, more));
-    assert_eq!(table.bytes.load(Relaxed), 0);
 }
 
 #[tokio::test(start_paused = true)]

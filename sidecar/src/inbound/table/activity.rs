@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
@@ -58,8 +58,6 @@ pub(crate) struct Activity {
     ended: Notify,
     /// Streams of HTTP/2 whose receiver does not read.
     stalled: Arc<StalledStreams>,
-    /// Position in the table.
-    pub(super) position: AtomicUsize,
 }
 
 impl Activity {
@@ -80,7 +78,6 @@ impl Activity {
             end: AtomicU8::new(0),
             ended: Notify::new(),
             stalled: Arc::default(),
-            position: AtomicUsize::new(0),
         })
     }
 

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sluice_host::serve::choice::{Candidate, Harm, choose};
+use slab::Slab;
+use sluice_host::serve::choice::{Candidate, Harm, MAX_BATCH, batch, choose};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::clock;
@@ -30,19 +31,6 @@ const SWEEP: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(100);
 /// Attempts after which the sidecar is saturated, although connections were about to end.
 const PATIENT_ATTEMPTS: u32 = 10;
-/// At most this many connections are evicted at once, and at most one of [`BATCH_FRACTION`], so that choosing them
-/// costs little for each new connection. nginx does the same.
-const MAX_BATCH: usize = 32;
-const BATCH_FRACTION: usize = 16;
-/// Time after which an idle connection can make room for another, in microseconds. A client that has just connected
-/// or received a response may be sending a request.
-const IDLE_AFTER: u64 = 200_000;
-/// Time after which a connection without progress can make room for another, in microseconds.
-const STALLED_AFTER: u64 = 2_000_000;
-/// Time after which an upgraded connection or a gRPC stream without progress can, in microseconds.
-const QUIET_AFTER: u64 = 3_000_000;
-/// Time after which a connection can make room whose client takes or sends less than [`MIN_RATE`], in microseconds.
-const SLOW_AFTER: u64 = 10_000_000;
 /// Bytes that a client that is waited for moves between two checks unless it is slow.
 const MIN_RATE: u64 = 4 << 10;
 /// Fewer bytes are no progress: a client that sends a byte now and then occupies a connection for ever.
@@ -80,7 +68,7 @@ pub(crate) struct Timeouts {
 pub(crate) struct ConnectionTable {
     max: usize,
     permits: Arc<Semaphore>,
-    entries: Mutex<Vec<Entry>>,
+    entries: Mutex<Slab<Entry>>,
     /// Listeners that wait although no connection could be evicted.
     saturated: AtomicUsize,
     ended_streams: EndedStreams,
@@ -104,6 +92,8 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) activity: Arc<Activity>,
+    /// Its number in the table.
+    index: usize,
     table: Arc<ConnectionTable>,
     _permit: OwnedSemaphorePermit,
 }
@@ -111,7 +101,7 @@ pub(crate) struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.activity.stalled().close();
-        self.table.remove(&self.activity);
+        self.table.lock().remove(self.index);
     }
 }
 
@@ -151,17 +141,15 @@ impl ConnectionTable {
         self.saturated.load(Ordering::Relaxed) > 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
+    fn lock(&self) -> MutexGuard<'_, Slab<Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(self: &Arc<Self>, peer: IpAddr, permit: OwnedSemaphorePermit) -> Place {
         BUDGET.read(CONNECTION_WEIGHT as usize);
         let activity = Activity::new(peer);
-        let mut entries = self.lock();
-        activity.position.store(entries.len(), Ordering::Relaxed);
         let now = clock::now();
-        entries.push(Entry {
+        let index = self.lock().insert(Entry {
             activity: activity.clone(),
             moved: 0,
             progress: now,
@@ -169,17 +157,7 @@ impl ConnectionTable {
             heard_at: now,
             fast_at: now,
         });
-        drop(entries);
-        Place { activity, table: self.clone(), _permit: permit }
-    }
-
-    fn remove(&self, activity: &Activity) {
-        let mut entries = self.lock();
-        let position = activity.position.load(Ordering::Relaxed);
-        entries.swap_remove(position);
-        if let Some(moved) = entries.get(position) {
-            moved.activity.position.store(position, Ordering::Relaxed);
-        }
+        Place { activity, index, table: self.clone(), _permit: permit }
     }
 
     /// Evicts connections so that others have room. Returns whether there are any, or will be soon.
@@ -187,17 +165,16 @@ impl ConnectionTable {
         let entries = self.lock();
         let mut candidates = Vec::new();
         let mut later = false;
-        for (index, entry) in entries.iter().enumerate() {
+        for (index, entry) in entries.iter() {
             match entry.candidate(index, now) {
                 Some((candidate, true)) => candidates.push(candidate),
                 Some((_, false)) => later = true,
                 None => later |= entry.activity.is_ending(),
             }
         }
-        let peers = entries.iter().map(|entry| entry.activity.peer);
-        let batch = (self.max / BATCH_FRACTION).clamp(1, MAX_BATCH);
+        let peers = entries.iter().map(|(_, entry)| entry.activity.peer);
         let mut evicted = false;
-        for index in choose(candidates, peers, batch) {
+        for index in choose(candidates, peers, batch(self.max)) {
             let activity = &entries[index].activity;
             let reason = if activity.is_busy() { EndReason::EvictedStalled } else { EndReason::EvictedIdle };
             evicted |= activity.end(reason);
@@ -207,13 +184,13 @@ impl ConnectionTable {
 
     /// Reports whether connections are about to end.
     pub(crate) fn has_ending(&self) -> bool {
-        self.lock().iter().any(|entry| entry.activity.is_ending())
+        self.lock().iter().any(|(_, entry)| entry.activity.is_ending())
     }
 
     /// Ends the streams that hold the most memory because nobody reads them, until `bytes` should be free. Returns the number of bytes.
     fn shed(&self, bytes: u64) -> u64 {
         let entries = self.lock();
-        let running = entries.iter().enumerate().filter(|(_, entry)| !entry.activity.is_ending());
+        let running = entries.iter().filter(|(_, entry)| !entry.activity.is_ending());
         let mut largest: Vec<_> = running
             .flat_map(|(index, entry)| {
                 entry.activity.stalled().held().into_iter().map(move |(stream, bytes)| (bytes, index, stream))
@@ -249,7 +226,7 @@ impl ConnectionTable {
     fn evict(&self, bytes: u64) -> u64 {
         let entries = self.lock();
         let now = clock::now();
-        let running = entries.iter().enumerate().filter(|(_, entry)| {
+        let running = entries.iter().filter(|(_, entry)| {
             !entry.activity.is_ending() && (entry.weight() >= LIGHT || entry.can_go(now))
         });
         let mut heaviest: Vec<_> = running.map(|(index, entry)| entry.burden(index, now)).collect();
@@ -275,7 +252,7 @@ impl ConnectionTable {
     }
 
     fn sweep_at(&self, now: u64, timeouts: Timeouts) {
-        for entry in self.lock().iter_mut() {
+        for (_, entry) in self.lock().iter_mut() {
             entry.note_progress(now);
             entry.activity.next_second();
             if let Some(timeout) = timeouts.body
@@ -348,7 +325,7 @@ impl Entry {
             (Harm::Quiet, self.quiet_since())
         } else if !activity.is_busy() {
             (if activity.had_request() { Harm::Idle } else { Harm::New }, activity.idle_since())
-        } else if activity.waits_for_client(false) && quiet >= STALLED_AFTER {
+        } else if activity.waits_for_client(false) && quiet >= Harm::Stalled.makes_room_after() {
             (Harm::Stalled, self.quiet_since())
         } else if activity.waits_for_client(false) {
             (Harm::Slow, self.fast_at.max(activity.idle_since()))
@@ -357,12 +334,8 @@ impl Entry {
         } else {
             return None;
         };
-        let can_go = match harm {
-            Harm::New | Harm::Idle => now.saturating_sub(since) >= IDLE_AFTER,
-            Harm::Stalled => true,
-            Harm::Slow => now.saturating_sub(since) >= SLOW_AFTER,
-            Harm::Quiet => quiet >= QUIET_AFTER,
-        };
+        let passed = if harm == Harm::Quiet { quiet } else { now.saturating_sub(since) };
+        let can_go = passed >= harm.makes_room_after();
         Some((Candidate { index, peer: activity.peer, harm, since }, can_go))
     }
 
