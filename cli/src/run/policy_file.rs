@@ -72,7 +72,7 @@ impl PolicyFiles {
     /// Reads the files, or returns a line for each one that cannot be read.
     fn read(&self) -> Result<Vec<Source>, String> {
         let (sources, problems) = read_all(&self.paths, self.is_recursive);
-        if problems.is_empty() { Ok(sources) } else { Err(lines(problems)) }
+        if problems.is_empty() { Ok(sources) } else { Err(lines(&problems)) }
     }
 
     /// Follows the files, and passes the policies of every valid edit to `publish`. Never returns.
@@ -104,7 +104,7 @@ impl PolicyFiles {
 }
 
 /// Returns a line for each problem.
-fn lines(problems: Vec<Problem>) -> String {
+fn lines(problems: &[Problem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn load_policies(
     let mut loaded = load_all(sources, installation);
     // Which of two policies of the same name counts would be chance.
     loaded.problems.append(&mut loaded.repeated);
-    anyhow::ensure!(loaded.problems.is_empty(), lines(loaded.problems));
+    anyhow::ensure!(loaded.problems.is_empty(), lines(&loaded.problems));
     let names = sources.iter().map(|source| source.name.as_str()).collect::<Vec<_>>().join(", ");
     let mut policies = Vec::new();
     loaded.skipped.iter().chain(&loaded.misread).for_each(|warning| warn(warning.to_string()));
