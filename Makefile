@@ -15,7 +15,7 @@ help: ## List the targets
 
 .PHONY: demo
 demo: ## Show rate limits at work, without a cluster and without Redis
-	@$(CARGO) run -q $(QUICKLY) -p sluice --no-default-features -- demo --policy examples/demo.yaml
+	@$(CARGO) run -q $(QUICKLY) -p sluice --no-default-features -- demo
 
 .PHONY: build
 build: ## Build all binaries

@@ -56,21 +56,34 @@ type Asker struct {
 
 type object map[string]any
 
-// Allow charges the cost if the limit has room for it. The error is a *Problem, or that of a context that is done.
-func (a *Asker) Allow(ctx context.Context, policy, limit string, cost uint64, key ...string) (Answer, error) {
-	return a.check(ctx, object{"policy": policy, "limit": limit, "key": key, "cost": cost})
+// Default is the cost that the policy has: 1, and of a reservation what the policy reserves.
+const Default = -1
+
+// Allow charges the cost, or Default, if the limit has room for it. The error is a *Problem, or that of a context that is done.
+func (a *Asker) Allow(ctx context.Context, policy, limit string, cost int64, key ...string) (Answer, error) {
+	return a.check(ctx, charge(policy, limit, cost, key))
 }
 
-// Reserve charges the cost in advance if the limit has room for it. It can be settled for the time of expiresAfter, in whole
-// seconds; zero leaves that to Sluice.
+// Reserve charges the cost, or Default, in advance if the limit has room for it. It can be settled for the time of expiresAfter, in
+// whole seconds; zero leaves that to Sluice.
 func (a *Asker) Reserve(
-	ctx context.Context, policy, limit string, cost uint64, expiresAfter time.Duration, key ...string,
+	ctx context.Context, policy, limit string, cost int64, expiresAfter time.Duration, key ...string,
 ) (Answer, error) {
 	reserve := object{}
 	if expiresAfter != 0 {
 		reserve["expiresAfterSeconds"] = (expiresAfter + time.Second - 1) / time.Second
 	}
-	return a.check(ctx, object{"policy": policy, "limit": limit, "key": key, "cost": cost, "reserve": reserve})
+	body := charge(policy, limit, cost, key)
+	body["reserve"] = reserve
+	return a.check(ctx, body)
+}
+
+func charge(policy, limit string, cost int64, key []string) object {
+	body := object{"policy": policy, "limit": limit, "key": key}
+	if cost != Default {
+		body["cost"] = cost
+	}
+	return body
 }
 
 // Settle charges the cost in place of what was reserved, and returns false if it was settled before or has expired. It gives up

@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import http.client
 import json
+import math
 import os
 import time
 import urllib.parse
@@ -47,7 +48,7 @@ class Answer:
     retry_after: float | None = None  # Seconds after which the same call may be allowed.
     id: str | None = None  # The id of the reservation.
     used: int | None = None  # The cost to settle at the end of `reserving`; None: what was reserved.
-    failure: str | None = None
+    failure: str | None = None  # Why there is no answer, or why the end of `reserving` could not settle.
 
     def __bool__(self):
         return self.allowed
@@ -70,13 +71,14 @@ class Asker:
         for connection in self.idle.pop(os.getpid(), []):
             connection.close()
 
-    def allow(self, policy, limit, *key, cost=1):
-        """Charges the cost if the limit has room for it. Returns the answer, or raises Problem."""
+    def allow(self, policy, limit, *key, cost=None):
+        """Charges the cost, by default 1, if the limit has room for it. Returns the answer, or raises Problem."""
         return self._check({"policy": policy, "limit": limit, "key": key, "cost": cost})
 
-    def reserve(self, policy, limit, *key, cost=1, expires_after=None):
-        """Charges the cost in advance if the limit has room for it. The answer has an id if something is reserved."""
-        reserve = {} if expires_after is None else {"expiresAfterSeconds": expires_after}
+    def reserve(self, policy, limit, *key, cost=None, expires_after=None):
+        """Charges the cost in advance if the limit has room for it, by default what the policy reserves. The answer has an id if
+        something is reserved. It can be settled for the time of `expires_after`, in seconds."""
+        reserve = {} if expires_after is None else {"expiresAfterSeconds": math.ceil(expires_after)}
         return self._check({"policy": policy, "limit": limit, "key": key, "cost": cost, "reserve": reserve})
 
     def settle(self, id, cost=None):
@@ -93,15 +95,17 @@ class Asker:
                 time.sleep(pause)
 
     @contextlib.contextmanager
-    def reserving(self, policy, limit, *key, cost=1, expires_after=None):
-        """Reserves, and settles at the end what `used` of the answer says. The body runs even if nothing is reserved."""
+    def reserving(self, policy, limit, *key, cost=None, expires_after=None):
+        """Reserves, and settles at the end what `used` of the answer says. The body runs even if nothing is reserved. An error of
+        settling is none of the body, whose work is done: it is in `failure`, and what cannot be settled expires."""
         reservation = self.reserve(policy, limit, *key, cost=cost, expires_after=expires_after)
         try:
             yield reservation
         finally:
-            # What cannot be settled expires.
-            with contextlib.suppress(Unanswered):
+            try:
                 self.settle(reservation.id, reservation.used)
+            except (Problem, Unanswered, OSError) as failure:
+                reservation.failure = str(failure)
 
     def _check(self, check):
         try:

@@ -2,7 +2,7 @@
 //
 //   const asker = new Asker("http://localhost:8080");
 //   const answer = await asker.allow("shop/checkout", "per-customer", ["alice"]);
-//   if (!answer.allowed) console.log(`try again in ${answer.retryAfter} ms`);
+//   if (!answer.allowed) console.log(`try again in ${answer.retryAfter} s`);
 
 /** Sluice refused to answer, because the call is wrong: `detail` says why, and `field` is the part of the body, if it is one. */
 export class Problem extends Error {
@@ -30,7 +30,7 @@ export interface Answer {
   failure?: Unanswered;
   /** What is left of the limit. */
   remaining?: number | undefined;
-  /** The milliseconds after which the same call may be allowed. */
+  /** The seconds after which the same call may be allowed. */
   retryAfter?: number | undefined;
   /** The id of the reservation. There is none if nothing is reserved. */
   id?: string | undefined;
@@ -39,7 +39,7 @@ export interface Answer {
 export interface Options {
   /** The file with the token of a service account, if the service requires one. */
   tokenFile?: string;
-  /** The longest time that an answer takes, in milliseconds. */
+  /** The longest time that an answer takes, in seconds. */
   timeout?: number;
   /** Whether what Sluice does not answer is allowed. */
   failOpen?: boolean;
@@ -65,24 +65,24 @@ export class Asker {
   private readonly timeout: number;
   private readonly failOpen: boolean;
 
-  constructor(url: string, { tokenFile, timeout = 500, failOpen = true }: Options = {}) {
+  constructor(url: string, { tokenFile, timeout = 0.5, failOpen = true }: Options = {}) {
     this.url = url.replace(/\/+$/, "");
     this.tokenFile = tokenFile;
     this.timeout = timeout;
     this.failOpen = failOpen;
   }
 
-  /** Charges the cost if the limit has room for it. Throws Problem. */
-  async allow(policy: string, limit: string, key: string[], cost = 1): Promise<Answer> {
+  /** Charges the cost, by default 1, if the limit has room for it. Throws Problem. */
+  async allow(policy: string, limit: string, key: string[], cost?: number): Promise<Answer> {
     return this.check({ policy, limit, key, cost });
   }
 
   /**
-   * Charges the cost in advance if the limit has room for it. Throws Problem.
-   * @param expiresAfter the time in which it can be settled, in milliseconds.
+   * Charges the cost in advance if the limit has room for it, by default what the policy reserves. Throws Problem.
+   * @param expiresAfter the time in which it can be settled, in seconds.
    */
-  async reserve(policy: string, limit: string, key: string[], cost = 1, expiresAfter?: number): Promise<Answer> {
-    const reserve = expiresAfter === undefined ? {} : { expiresAfterSeconds: Math.ceil(expiresAfter / 1000) };
+  async reserve(policy: string, limit: string, key: string[], cost?: number, expiresAfter?: number): Promise<Answer> {
+    const reserve = expiresAfter === undefined ? {} : { expiresAfterSeconds: Math.ceil(expiresAfter) };
     return this.check({ policy, limit, key, cost, reserve });
   }
 
@@ -107,8 +107,7 @@ export class Asker {
     try {
       const { allowed, limits, reservation } = (await this.post("/v1/check", check)) as Checked;
       const { remaining, retryAfterSeconds } = limits[0] ?? {};
-      const retryAfter = retryAfterSeconds === undefined ? undefined : retryAfterSeconds * 1000;
-      return { allowed, answered: true, remaining, retryAfter, id: reservation?.id };
+      return { allowed, answered: true, remaining, retryAfter: retryAfterSeconds, id: reservation?.id };
     } catch (error) {
       if (!(error instanceof Unanswered)) throw error;
       return { allowed: this.failOpen, answered: false, failure: error };
@@ -122,7 +121,7 @@ export class Asker {
       const { readFile } = await import(FILES);
       headers["authorization"] = `Bearer ${(await readFile(this.tokenFile, "utf8")).trim()}`;
     }
-    const init = { method: "POST", headers, body: JSON.stringify(body), signal: AbortSignal.timeout(this.timeout) };
+    const init = { method: "POST", headers, body: JSON.stringify(body), signal: AbortSignal.timeout(this.timeout * 1000) };
     const { status, text } = await this.send(this.url + path, init);
     let found: { detail?: string; field?: string } | undefined;
     try {

@@ -2,7 +2,8 @@
 # release.sh STEP: a step of a release, on any machine. The files are written to target/release-files.
 #   check [TAG]        fail unless all files state the same version, TAG is `v` and this version, and CHANGELOG.md has a
 #                      section about it
-#   archive PLATFORM   build `sluice` for a platform of hack/release/platforms.txt: sluice-VERSION-PLATFORM.tar.gz and its SBOM
+#   archive PLATFORM   build `sluice` for a platform of hack/release/platforms.txt: sluice-VERSION-PLATFORM.tar.gz, with completions
+#                      and man pages, and its SBOM
 #   images ARCH        build the images for amd64 or arm64 (images/), and copy their SBOMs
 #   chart              package the chart with the helm of the tests
 #   push-chart URL     push that package to a registry, such as oci://ghcr.io/sluice-dev/charts, and print its digest
@@ -31,7 +32,7 @@ triple() { # triple PLATFORM: print the compiler's name of it
 }
 
 archive() { # archive PLATFORM
-  local triple folder name=sluice-$version-$1 packages=(sluice)
+  local triple folder shell name=sluice-$version-$1 packages=(sluice)
   triple=$(triple "$1")
   [ -n "$triple" ] || die "$1 is not in hack/release/platforms.txt"
   folder=$target/release-$1
@@ -40,7 +41,13 @@ archive() { # archive PLATFORM
     linux-*) folder=$target/images/bin-${1#linux-} packages=(sluice-operator sluice-sidecar sluice-service sluice) ;;
   esac
   hack/binaries.sh --target "$triple" "$folder" "${packages[@]}"
-  python3 -B hack/release/archive.py "$files/$name.tar.gz" "$folder/sluice" LICENSE
+  # Written by a binary of this machine, which may not run those of the platform.
+  mkdir -p "$folder/pages"
+  cargo run -q -p sluice -- man "$folder/pages"
+  for shell in bash zsh fish; do
+    cargo run -q -p sluice -- completion "$shell" >"$folder/pages/sluice.$shell"
+  done
+  python3 -B hack/release/archive.py "$files/$name.tar.gz" "$folder/sluice" LICENSE "$folder"/pages/*
   cp "$folder/sluice.cdx.json" "$files/$name.cdx.json"
 }
 

@@ -21,15 +21,18 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 
+/// The policy, if no other is given.
+const POLICY: &str = include_str!("../../examples/demo.yaml");
+
 /// Longest time that the demo waits for anything.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Arguments of the demonstration.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
-    /// Policy file with one limit that has one rate and identifies clients by one header
-    #[arg(long, value_name = "FILE")]
-    policy: PathBuf,
+    /// Policy file with one limit that has one rate and identifies clients by one header [default: one that is built in]
+    #[arg(short = 'f', long, value_name = "FILE")]
+    policy: Option<PathBuf>,
 }
 
 /// The parts of the policy that the demo needs.
@@ -42,9 +45,22 @@ struct Terms {
 /// Runs the demonstration.
 pub(crate) async fn demo(DemoArgs { policy }: &DemoArgs) -> anyhow::Result<()> {
     let sluice = std::env::current_exe().context("cannot find the path of this program")?;
+    let built_in = tempfile::Builder::new().prefix("sluice-demo").suffix(".yaml").tempfile()?;
+    let policy = match policy {
+        Some(policy) => policy.as_path(),
+        None => {
+            std::fs::write(built_in.path(), POLICY)?;
+            writeln!(stdout(), "The policy:\n")?;
+            for line in POLICY.lines().filter(|line| !line.starts_with('#')) {
+                writeln!(stdout(), "    {line}")?;
+            }
+            writeln!(stdout())?;
+            built_in.path()
+        }
+    };
     let terms = terms(policy)?;
     let Terms { header, requests, period } = &terms;
-    writeln!(stdout(), "{}: {requests} requests per {period:?} for each {header}", policy.display())?;
+    writeln!(stdout(), "{requests} requests per {period:?} for each {header}")?;
     let application = application().await?;
     let mut sluice_run = SluiceRun::start(&sluice, policy, application).await?;
     writeln!(
@@ -165,16 +181,7 @@ impl SluiceRun {
             .arg("--policy")
             .arg(policy)
             .args(["--upstream", &format!("http://{application}")])
-            .args([
-                "--listen",
-                "127.0.0.1:0",
-                "--admin",
-                "127.0.0.1:0",
-                "--store",
-                "memory",
-                "--log",
-                "error",
-            ])
+            .args("--listen 127.0.0.1:0 --admin 127.0.0.1:0 --store memory --log error".split(' '))
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()

@@ -32,11 +32,11 @@ mod status;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
-use clap::{Parser, Subcommand};
+use anyhow::{Context as _, Result};
+use clap::{CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
 #[cfg(feature = "cluster")]
 use clients::reset::{Which, reset};
-use sluice_crds::checks::installation::InstallationArgs;
 
 /// Returns freed memory to the system, which the allocator of glibc does not after a burst of connections.
 #[cfg(feature = "jemalloc")]
@@ -61,12 +61,17 @@ enum Command {
     /// Show a limit at work: an application, a sidecar and requests, on this machine
     Demo(demo::DemoArgs),
     /// Validate policy files, with the same checks as the admission webhook
-    Check {
-        #[command(flatten)]
-        installation: InstallationArgs,
-        /// Policy files to validate; - reads standard input
-        #[arg(required = true)]
-        files: Vec<PathBuf>,
+    Check(Box<check::CheckArgs>),
+    /// Print a script for a shell that completes commands and flags
+    Completion {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write a page of the manual for each command into a folder
+    Man {
+        /// The folder
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
     },
     /// Replay access logs against policies: who would have been denied, how often and when
     #[cfg(feature = "simulate")]
@@ -95,7 +100,14 @@ fn main() -> ExitCode {
     // Fails only if a provider is installed already.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let command = match Args::parse().command {
-        Command::Check { installation, files } => return check::check(&files, &(&installation).into()),
+        Command::Check(args) => return check::check(*args),
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Args::command(), "sluice", &mut script);
+            output::print_bytes(&script)
+        }
+        Command::Man { folder } => clap_mangen::generate_to(Args::command(), &folder)
+            .with_context(|| format!("cannot write to {}", folder.display())),
         Command::Run(args) => run::run(*args),
         Command::Demo(args) => asking(demo::demo(&args)),
         #[cfg(feature = "serve")]

@@ -22,9 +22,14 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
-/// Prints a text. A reader that has left, such as `head`, ends the process as usual.
+/// Prints a text, without control characters.
 pub(crate) fn print(text: &str) -> Result<()> {
-    match write(text) {
+    print_bytes(printable(text).as_bytes())
+}
+
+/// Prints what has no text of others. A reader that has left, such as `head`, ends the process as usual.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<()> {
+    match write_bytes(bytes) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
         written => written.context("cannot write to standard output"),
     }
@@ -32,8 +37,12 @@ pub(crate) fn print(text: &str) -> Result<()> {
 
 /// Writes a text to standard output, without control characters but line breaks: parts of it come from other machines.
 pub(crate) fn write(text: &str) -> std::io::Result<()> {
+    write_bytes(printable(text).as_bytes())
+}
+
+fn write_bytes(bytes: &[u8]) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    out.write_all(printable(text).as_bytes())?;
+    out.write_all(bytes)?;
     out.flush()
 }
 
@@ -61,10 +70,10 @@ pub(crate) fn grouped(number: u64) -> String {
 }
 
 /// Aligns the columns of rows. Tabs and line breaks of a value become spaces.
-pub(crate) fn table<const N: usize>(rows: impl Iterator<Item = [String; N]>) -> String {
+pub(crate) fn table(rows: impl Iterator<Item = impl AsRef<[String]>>) -> String {
     let mut writer = TabWriter::new(Vec::new()).minwidth(0).padding(3);
     for row in rows {
-        let cells = row.map(|cell| cell.replace(['\t', '\n', '\r'], " "));
+        let cells: Vec<_> = row.as_ref().iter().map(|cell| cell.replace(['\t', '\n', '\r'], " ")).collect();
         // A vector takes everything.
         let _ = writeln!(writer, "{}", cells.join("\t"));
     }

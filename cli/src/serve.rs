@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use clap::ArgGroup;
+use serde::Deserialize as _;
+use serde::de::IntoDeserializer as _;
 use sluice_config::message::Replica;
 use sluice_config::policy::OnStoreFailure;
-use sluice_crds::checks::installation::InstallationArgs;
 use sluice_crds::policy::Enforcer;
 use sluice_engine::Publisher;
 use sluice_engine::trace::TraceArgs;
@@ -23,19 +25,24 @@ use sluice_service::tls::TlsFiles;
 use sluice_service::{Options, Publication};
 
 use crate::run::StoreArgs;
-use crate::run::policy_file::{NamedPolicy, PolicyFile};
+use crate::run::policy_file::{NamedPolicy, PolicyArgs, PolicyFiles};
 
 /// The arguments of `sluice serve`.
 #[derive(Debug, clap::Args)]
+#[command(group(ArgGroup::new("limits").args(["policy", "ratelimit_config"]).required(true).multiple(true)))]
 pub(crate) struct Args {
-    /// File with the policies that have Service in spec.enforcedBy; it is read again whenever it changes
-    #[arg(long, env = "SLUICE_POLICY", value_name = "FILE", required_unless_present = "ratelimit_config")]
-    policy: Option<PathBuf>,
+    /// File with the policies that have Service in spec.enforcedBy, or folder with such files; may be repeated. They are read again
+    /// whenever they change
+    #[arg(short = 'f', long, env = "SLUICE_POLICY", value_name = "FILE")]
+    policy: Vec<PathBuf>,
     #[command(flatten)]
-    installation: InstallationArgs,
+    policy_args: PolicyArgs,
     /// Directory with the rules of envoyproxy/ratelimit in YAML; it is read again whenever a file changes
     #[arg(long, env = "SLUICE_RATELIMIT_CONFIG", value_name = "DIRECTORY")]
     ratelimit_config: Option<PathBuf>,
+    /// Let several files of this directory have rules for one domain
+    #[arg(long, env = "SLUICE_MERGE_DOMAINS", requires = "ratelimit_config")]
+    merge_domains: bool,
     /// Address of the gRPC port, which Envoy asks (envoy.service.ratelimit.v3)
     #[arg(long, env = "SLUICE_GRPC", value_name = "IP:PORT", value_parser = address, default_value = "127.0.0.1:8081")]
     grpc: SocketAddr,
@@ -99,8 +106,9 @@ pub(crate) fn serve(args: Args) -> anyhow::Result<()> {
     let _last_lines = logging::init(args.log_format, &args.log)?;
     let Args {
         policy,
-        installation,
+        policy_args,
         ratelimit_config,
+        merge_domains,
         grpc,
         http,
         admin,
@@ -140,14 +148,15 @@ pub(crate) fn serve(args: Args) -> anyhow::Result<()> {
         options,
         store: store.choice()?,
         source: ratelimit_config.map(|path| Source::Files(Directory { path, ignores_dot_files: false })),
-        compile: CompileOptions { algorithm, on_store_failure, merges_domains: false },
+        compile: CompileOptions { algorithm, on_store_failure, merges_domains: merge_domains },
         replicas,
         must_have_rules: true,
         log: (log_format, log),
         ignored: Vec::new(),
     };
-    let opened =
-        policy.map(|file| PolicyFile::open(file, (&installation).into(), Enforcer::Service)).transpose()?;
+    let opened = (!policy.is_empty())
+        .then(|| PolicyFiles::open(policy, &policy_args, Enforcer::Service))
+        .transpose()?;
     let misfit = opened.as_ref().and_then(|(_, policies)| Publisher::misfits(policies).into_iter().next());
     if let (Some((name, nack)), Some((file, _))) = (misfit, &opened) {
         anyhow::bail!("{}: {name}: {nack}", file.name());
@@ -166,7 +175,7 @@ pub(crate) fn serve(args: Args) -> anyhow::Result<()> {
 }
 
 /// Publishes the policies of a file, and every valid edit of it. Never returns.
-async fn follow(file: PolicyFile, policies: Vec<NamedPolicy>, publication: Publication, replicas: u32) {
+async fn follow(file: PolicyFiles, policies: Vec<NamedPolicy>, publication: Publication, replicas: u32) {
     let publish = |policies: &[NamedPolicy]| {
         // No policy is nacked here: all of them are applicable.
         let _ = publication.publish_policies(policies);
@@ -186,11 +195,6 @@ fn algorithm(name: &str) -> Result<AlgorithmName, String> {
     AlgorithmName::from_name(name).ok_or_else(|| format!("write one of {names}"))
 }
 
-fn on_store_failure(name: &str) -> Result<OnStoreFailure, String> {
-    match name {
-        "Share" => Ok(OnStoreFailure::Share),
-        "Allow" => Ok(OnStoreFailure::Allow),
-        "Deny" => Ok(OnStoreFailure::Deny),
-        _ => Err("write one of Share, Allow, Deny".to_owned()),
-    }
+fn on_store_failure(name: &str) -> Result<OnStoreFailure, serde::de::value::Error> {
+    OnStoreFailure::deserialize(name.into_deserializer())
 }

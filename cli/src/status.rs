@@ -1,6 +1,6 @@
 //! `sluice status`: policies and stores, and which pods enforce them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, bail};
@@ -8,14 +8,15 @@ use clap::Args;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::ListParams;
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Map, Value};
 use sluice_config::client_pages::{CALLERS, CallersPage, POLICIES, PoliciesInForce, RejectedFile};
 use sluice_crds::conditions::types::{READY, STORE_HEALTHY};
 use sluice_crds::{RateLimitPolicy, RateLimitStore};
 
 use crate::cluster::args::SidecarArgs;
 use crate::cluster::sidecars::{Sidecars, Silent};
-use crate::output::{print, printable, table};
+use crate::output::{Format, print, print_json, printable, table};
 
 /// Flags of `sluice status`.
 #[derive(Debug, Args)]
@@ -28,186 +29,198 @@ pub(crate) struct StatusArgs {
     /// Ask the sidecars which versions they enforce, too
     #[arg(long)]
     pods: bool,
+    /// Format of the output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
     /// Ask the pods of the service who has asked them, and what they refused. They are in the operator's namespace
     #[arg(long)]
     callers: bool,
 }
 
+/// A table, and what is not as it should be.
+struct Section {
+    /// Name in JSON.
+    name: &'static str,
+    header: &'static [&'static str],
+    rows: Vec<Vec<String>>,
+    /// Text in place of a table without rows.
+    none: &'static str,
+    problems: Vec<String>,
+    /// The pods that did not answer.
+    silent: String,
+}
+
+impl Section {
+    fn new(name: &'static str, header: &'static [&'static str]) -> Self {
+        Self { name, header, rows: Vec::new(), none: "", problems: Vec::new(), silent: String::new() }
+    }
+
+    fn text(&self) -> String {
+        let mut text = match (&self.rows[..], self.none) {
+            ([], "") => String::new(),
+            ([], none) => format!("{none}\n"),
+            (rows, _) => {
+                let header: Vec<_> = self.header.iter().map(ToString::to_string).collect();
+                table(std::iter::once(&header).chain(rows))
+            }
+        };
+        for problem in &self.problems {
+            let _ = writeln!(text, "{}{problem}", if text.is_empty() { "" } else { "\n" });
+        }
+        text
+    }
+
+    fn json(&self) -> Value {
+        let row = |row: &Vec<String>| {
+            let names = self.header.iter().map(|name| name.to_ascii_lowercase());
+            Value::Object(names.zip(row.iter().map(|cell| cell.as_str().into())).collect())
+        };
+        self.rows.iter().map(row).collect()
+    }
+}
+
 /// Prints policies and stores with what is not as it should be, and which pods enforce them. Fails if something is not ready.
 pub(crate) async fn status(args: &StatusArgs) -> Result<()> {
     let SidecarArgs { cluster, pod, selector, address } = &args.sidecars;
-    let (mut all_ready, mut out) = (true, String::new());
+    let mut sections = Vec::new();
     if address.is_none() && !args.callers {
         let (client, namespace) = cluster.connect().await?;
         let namespace = (!args.all_namespaces).then_some(namespace);
-        all_ready &= policies(&client, namespace.as_deref(), &mut out).await?;
-        all_ready &= stores(&client, namespace.as_deref(), &mut out).await?;
+        sections.push(policies(&client, namespace.as_deref()).await?);
+        sections.extend(stores(&client, namespace.as_deref()).await?);
     }
     if args.callers {
-        all_ready &= callers(&args.sidecars, &mut out).await?;
+        sections.extend(callers(&args.sidecars).await?);
     }
     if args.pods || pod.is_some() || selector.is_some() || address.is_some() {
-        all_ready &= pods(&args.sidecars, &mut out).await?;
+        sections.push(pods(&args.sidecars).await?);
     }
-    print(&out)?;
-    if !all_ready {
-        bail!("not everything is ready: see above, and docs/status.md for each reason");
+    let is_ready = sections.iter().all(|section| section.problems.is_empty() && section.silent.is_empty());
+    match args.output {
+        Format::Json => {
+            let mut found: Map<_, _> =
+                sections.iter().map(|section| (section.name.to_owned(), section.json())).collect();
+            let silent = sections.iter().flat_map(|section| section.silent.lines());
+            let problems = sections.iter().flat_map(|section| section.problems.iter().map(String::as_str));
+            found.insert("ready".to_owned(), is_ready.into());
+            found.insert("problems".to_owned(), problems.chain(silent).collect());
+            print_json(&found)?;
+        }
+        Format::Table => {
+            let texts: Vec<_> = sections.iter().map(Section::text).filter(|text| !text.is_empty()).collect();
+            print(&texts.join("\n"))?;
+            sections.iter().for_each(|section| sluice_host::logging::say_part(&section.silent));
+        }
+    }
+    if !is_ready {
+        bail!(
+            "not everything is ready: see above, and {}/blob/main/docs/status.md for each reason",
+            env!("CARGO_PKG_REPOSITORY")
+        );
     }
     Ok(())
 }
 
-async fn policies(client: &Client, namespace: Option<&str>, out: &mut String) -> Result<bool> {
+async fn policies(client: &Client, namespace: Option<&str>) -> Result<Section> {
     let found = api::<RateLimitPolicy>(client, namespace).list(&ListParams::default()).await;
     let found = found.context("cannot list the RateLimitPolicies")?.items;
-    let rows: Vec<_> = found
-        .iter()
-        .map(|policy| {
-            let status = policy.status.as_ref();
-            let conditions = status.map_or(&[][..], |status| &status.conditions);
-            let pods = status.and_then(|status| status.pods.as_ref()).map(|pods| pods.summary.clone());
-            let store = condition(conditions, STORE_HEALTHY).map(|store| store.reason.clone());
-            Row {
-                object: format!("{}/{}", policy.namespace().unwrap_or_default(), policy.name_any()),
-                pods: pods.unwrap_or_default(),
-                what: store.unwrap_or_default(),
-                ready: Ready::of(
-                    conditions,
-                    policy.metadata.generation,
-                    status.and_then(|s| s.observed_generation),
-                ),
-            }
-        })
-        .collect();
-    Ok(add(out, ["POLICY", "PODS", "READY", "STORE"], &rows, "There are no RateLimitPolicies."))
+    let mut section = Section::new("policies", &["POLICY", "PODS", "READY", "STORE"]);
+    section.none = "There are no RateLimitPolicies.";
+    for policy in &found {
+        let status = policy.status.as_ref();
+        let conditions = status.map_or(&[][..], |status| &status.conditions);
+        let pods = status.and_then(|status| status.pods.as_ref()).map(|pods| pods.summary.clone());
+        let store = condition(conditions, STORE_HEALTHY).map(|store| store.reason.clone());
+        let observed = status.and_then(|status| status.observed_generation);
+        section.add(policy, pods, store.unwrap_or_default(), conditions, observed);
+    }
+    Ok(section)
 }
 
-async fn stores(client: &Client, namespace: Option<&str>, out: &mut String) -> Result<bool> {
-    let found = api::<RateLimitStore>(client, namespace).list(&ListParams::default()).await;
-    let found = match found {
+async fn stores(client: &Client, namespace: Option<&str>) -> Result<Option<Section>> {
+    let found = match api::<RateLimitStore>(client, namespace).list(&ListParams::default()).await {
         Ok(found) => found.items,
         // Those who may write policies need not see stores.
-        Err(kube::Error::Api(error)) if error.code == 403 => return Ok(true),
+        Err(kube::Error::Api(error)) if error.code == 403 => return Ok(None),
         Err(error) => return Err(error).context("cannot list the RateLimitStores"),
     };
-    if found.is_empty() {
-        return Ok(true);
+    let mut section = Section::new("stores", &["STORE", "SIDECARS", "READY", "ACCESS"]);
+    for store in &found {
+        let status = store.status.as_ref();
+        let conditions = status.map_or(&[][..], |status| &status.conditions);
+        let sidecars = status.and_then(|status| status.sidecars.as_ref());
+        let sidecars = sidecars.map(|sidecars| sidecars.summary.clone());
+        let observed = status.and_then(|status| status.observed_generation);
+        section.add(store, sidecars, format!("{:?}", store.spec.access), conditions, observed);
     }
-    out.push('\n');
-    let rows: Vec<_> = found
-        .iter()
-        .map(|store| {
-            let status = store.status.as_ref();
-            let conditions = status.map_or(&[][..], |status| &status.conditions);
-            let sidecars = status.and_then(|status| status.sidecars.as_ref());
-            Row {
-                object: format!("{}/{}", store.namespace().unwrap_or_default(), store.name_any()),
-                pods: sidecars.map(|sidecars| sidecars.summary.clone()).unwrap_or_default(),
-                what: format!("{:?}", store.spec.access),
-                ready: Ready::of(
-                    conditions,
-                    store.metadata.generation,
-                    status.and_then(|s| s.observed_generation),
-                ),
-            }
-        })
-        .collect();
-    Ok(add(out, ["STORE", "SIDECARS", "READY", "ACCESS"], &rows, ""))
+    Ok(Some(section))
 }
 
-/// Adds which version of each policy the pods enforce. Returns whether all have answered with the same versions and working
-/// stores.
-async fn pods(args: &SidecarArgs, out: &mut String) -> Result<bool> {
+/// Returns which version of each policy the pods enforce.
+async fn pods(args: &SidecarArgs) -> Result<Section> {
     let answers = Sidecars::find(args).await?.ask::<(), PoliciesInForce>(POLICIES, None).await;
-    let mut versions: HashMap<&str, Vec<&str>> = HashMap::new();
-    let mut rows = vec![["SIDECAR", "POLICY", "VERSION", "STORE", "HEALTH"].map(str::to_owned)];
-    let mut all_well = answers.iter().all(|answer| answer.result.is_ok());
+    let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut section = Section::new("sidecars", &["SIDECAR", "POLICY", "VERSION", "STORE", "HEALTH"]);
+    section.silent = Silent(&answers).to_string();
     for answer in &answers {
-        let Ok(PoliciesInForce { policies, rejected: _ }) = &answer.result else { continue };
+        let Ok(PoliciesInForce { policies, rejected }) = &answer.result else { continue };
         if policies.is_empty() {
-            rows.push([&answer.source, "none", "", "", ""].map(str::to_owned));
+            section.rows.push([&answer.source, "none", "", "", ""].map(str::to_owned).to_vec());
         }
         for policy in policies {
-            let known = versions.entry(&policy.policy).or_default();
-            if !known.contains(&policy.hash.as_str()) {
-                known.push(&policy.hash);
-            }
-            all_well &= matches!(policy.health.as_str(), "healthy" | "starting");
+            versions.entry(&policy.policy).or_default().insert(&policy.hash);
             let version = policy.hash.get(..12).unwrap_or(&policy.hash);
-            rows.push(
-                [&answer.source, &policy.policy, version, &policy.store, &policy.health].map(str::to_owned),
-            );
+            let row = [&answer.source, &policy.policy, version, &policy.store, &policy.health];
+            section.rows.push(row.map(str::to_owned).to_vec());
+            if !matches!(policy.health.as_str(), "healthy" | "starting") {
+                let (source, policy, health) = (&answer.source, &policy.policy, &policy.health);
+                section.problems.push(format!("{source}: {policy}: the store is {health}"));
+            }
         }
-    }
-    if rows.len() > 1 {
-        if !out.is_empty() {
-            out.push('\n');
-        }
-        out.push_str(&table(rows.into_iter()));
-    }
-    sluice_host::logging::say_part(&Silent(&answers));
-    for answer in &answers {
-        for RejectedFile { file, since_seconds, reason } in
-            answer.result.iter().flat_map(|page| &page.rejected)
-        {
-            all_well = false;
-            let _ = writeln!(
-                out,
-                "\n{}: {} has differed from what is in force since {}, because an edit was rejected:\n{}",
+        for RejectedFile { file, since_seconds, reason } in rejected {
+            section.problems.push(format!(
+                "{}: {} has differed from what is in force since {}, because an edit was rejected:\n{}",
                 answer.source,
                 printable(file),
                 time(*since_seconds),
                 reason.lines().map(printable).collect::<Vec<_>>().join("\n")
-            );
+            ));
         }
     }
-    for (policy, hashes) in versions {
-        if hashes.len() > 1 {
-            all_well = false;
-            let _ = writeln!(
-                out,
-                "{policy}: the pods enforce {} versions. After an edit this lasts for a few seconds; then see the pods that differ",
-                hashes.len()
-            );
-        }
+    for (policy, hashes) in versions.iter().filter(|(_, hashes)| hashes.len() > 1) {
+        section.problems.push(format!(
+            "{policy}: the pods enforce {} versions. After an edit this lasts for a few seconds; then see the pods that differ",
+            hashes.len()
+        ));
     }
-    Ok(all_well)
+    Ok(section)
 }
 
-/// Adds who has asked the service, and what it refused. Returns whether all pods have answered.
-async fn callers(args: &SidecarArgs, out: &mut String) -> Result<bool> {
+/// Returns who has asked the service, and what it refused.
+async fn callers(args: &SidecarArgs) -> Result<[Section; 2]> {
     let answers = Sidecars::find(args).await?.ask::<(), CallersPage>(CALLERS, None).await;
-    let mut rows =
-        vec![["SERVICE", "CALLER", "NAMESPACES", "DOMAINS", "ASKED", "REFUSED"].map(str::to_owned)];
-    let mut refusals = vec![["SERVICE", "TIMES", "LAST", "REFUSED"].map(str::to_owned)];
+    let mut asked =
+        Section::new("callers", &["SERVICE", "CALLER", "NAMESPACES", "DOMAINS", "ASKED", "REFUSED"]);
+    let mut refusals = Section::new("refused", &["SERVICE", "TIMES", "LAST", "REFUSED"]);
+    asked.silent = Silent(&answers).to_string();
     for answer in &answers {
         let Ok(CallersPage { callers, refused }) = &answer.result else { continue };
+        let source = answer.source.clone();
         if callers.is_empty() {
-            rows.push([&answer.source, "none is listed", "", "", "", ""].map(str::to_owned));
+            asked.rows.push([&source, "none is listed", "", "", "", ""].map(str::to_owned).to_vec());
         }
-        for caller in callers {
+        asked.rows.extend(callers.iter().map(|caller| {
             let (namespaces, domains) = (caller.namespaces.join(","), caller.domains.join(","));
-            let (asked, times) = (caller.asked.to_string(), caller.refused.to_string());
-            rows.push(
-                [&answer.source, &caller.subject, &namespaces, &domains, &asked, &times].map(String::clone),
-            );
-        }
-        for refusal in refused {
+            let (asked, refused) = (caller.asked.to_string(), caller.refused.to_string());
+            vec![source.clone(), caller.subject.clone(), namespaces, domains, asked, refused]
+        }));
+        // A caller chooses what it is called.
+        refusals.rows.extend(refused.iter().map(|refusal| {
             let last = time(refusal.last_seconds);
-            // A caller chooses what it is called.
-            let reason = printable(&refusal.reason);
-            refusals.push([answer.source.clone(), refusal.times.to_string(), last, reason]);
-        }
+            vec![source.clone(), refusal.times.to_string(), last, printable(&refusal.reason)]
+        }));
     }
-    for rows in [table(rows.into_iter()), table(refusals.into_iter())] {
-        if rows.lines().count() > 1 {
-            if !out.is_empty() {
-                out.push('\n');
-            }
-            out.push_str(&rows);
-        }
-    }
-    sluice_host::logging::say_part(&Silent(&answers));
-    Ok(answers.iter().all(|answer| answer.result.is_ok()))
+    Ok([asked, refusals])
 }
 
 /// Returns a time since the Unix epoch in words.
@@ -216,49 +229,31 @@ fn time(seconds: u64) -> String {
     time.map(|at| at.to_string()).unwrap_or_default()
 }
 
-struct Row {
-    object: String,
-    pods: String,
-    what: String,
-    ready: Ready,
-}
-
-struct Ready {
-    text: String,
-    /// The reason and the message if it is not true.
-    problem: Option<String>,
-}
-
-impl Ready {
-    fn of(conditions: &[Condition], generation: Option<i64>, observed: Option<i64>) -> Self {
-        let Some(ready) = condition(conditions, READY) else {
-            let problem = "the operator has not set a status: is it running?".to_owned();
-            return Self { text: "Unknown".to_owned(), problem: Some(problem) };
+impl Section {
+    /// Adds an object, and why it is not ready.
+    fn add<K: ResourceExt>(
+        &mut self,
+        object: &K,
+        pods: Option<String>,
+        what: String,
+        conditions: &[Condition],
+        observed: Option<i64>,
+    ) {
+        let (ready, problem) = match condition(conditions, READY) {
+            None => ("Unknown", Some("the operator has not set a status: is it running?".to_owned())),
+            Some(_) if observed < object.meta().generation => {
+                ("Unknown", Some("the status describes an older version of the object".to_owned()))
+            }
+            Some(ready) => {
+                let problem =
+                    (ready.status != "True").then(|| format!("{}: {}", ready.reason, ready.message));
+                (ready.status.as_str(), problem)
+            }
         };
-        if observed < generation {
-            let problem = "the status describes an older version of the object".to_owned();
-            return Self { text: "Unknown".to_owned(), problem: Some(problem) };
-        }
-        let problem = (ready.status != "True").then(|| format!("{}: {}", ready.reason, ready.message));
-        Self { text: ready.status.clone(), problem }
+        let name = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
+        self.problems.extend(problem.map(|problem| format!("{name}: {problem}")));
+        self.rows.push(vec![name, pods.unwrap_or_default(), ready.to_owned(), what]);
     }
-}
-
-/// Adds rows, and below them what is not ready. Returns whether all are.
-fn add(out: &mut String, header: [&str; 4], rows: &[Row], none: &str) -> bool {
-    if rows.is_empty() {
-        let _ = writeln!(out, "{none}");
-        return true;
-    }
-    let cells =
-        rows.iter().map(|row| [&row.object, &row.pods, &row.ready.text, &row.what].map(String::clone));
-    out.push_str(&table(std::iter::once(header.map(str::to_owned)).chain(cells)));
-    let problems = rows.iter().filter_map(|row| Some((&row.object, row.ready.problem.as_ref()?)));
-    let problems: Vec<_> = problems.collect();
-    for (object, problem) in &problems {
-        let _ = writeln!(out, "\n{object}: {problem}");
-    }
-    problems.is_empty()
 }
 
 fn condition<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {

@@ -1,6 +1,9 @@
 //! `sluice check` as a process: its output and its exit code.
 
+use std::path::Path;
+
 use assert_cmd::Command;
+use serde_json::{Value, json};
 
 fn sluice_check(text: &[u8]) -> (bool, String, String) {
     let folder = tempfile::tempdir().unwrap();
@@ -32,7 +35,11 @@ spec:
 fn a_valid_policy_is_reported_with_its_limits() {
     assert_eq!(
         sluice_check(GOOD.as_bytes()),
-        (true, "policy.yaml: shop/checkout is valid: per-customer 10/1m 500/1h\n".into(), String::new())
+        (
+            true,
+            "policy.yaml: shop/checkout is valid: per-customer 10/1m 500/1h by client address\n".into(),
+            String::new()
+        )
     );
 }
 
@@ -52,7 +59,7 @@ fn a_limit_by_address_needs_trusted_proxies_of_the_policy_or_the_installation() 
     let output = check("10.20.30.0/28,fd00::/64");
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
-        "<stdin>: shop/checkout is valid: per-customer 10/1m 500/1h\n"
+        "<stdin>: shop/checkout is valid: per-customer 10/1m 500/1h by client address\n"
     );
     let output = check("10.20.30.0");
     assert!(
@@ -69,7 +76,7 @@ fn an_algorithm_other_than_the_default_is_part_of_the_output() {
     assert!(ok && err.is_empty(), "{err}");
     assert_eq!(
         out,
-        "policy.yaml: shop/checkout is valid: per-customer 10/1m 500/1h (60 sub-windows) [soft +20% for 30s], uploads 2/1s [leakyBucket maxWait 3s]\n"
+        "policy.yaml: shop/checkout is valid: per-customer 10/1m 500/1h (60 sub-windows) by client address [soft +20% for 30s], uploads 2/1s [leakyBucket maxWait 3s]\n"
     );
 }
 
@@ -88,7 +95,7 @@ fn settings_other_than_the_defaults_and_warnings_are_part_of_the_output() {
     );
     assert_eq!(
         valid,
-        "policy.yaml: shop/checkout is valid: per-customer 10/1m 500/1h; Shadow, Leased, onStoreFailure Deny"
+        "policy.yaml: shop/checkout is valid: per-customer 10/1m 500/1h by client address; Shadow, Leased, onStoreFailure Deny"
     );
 }
 
@@ -132,7 +139,7 @@ fn values_that_kubectl_reads_otherwise_are_named() {
         out,
         "policy.yaml:4: warning: metadata.name: kubectl reads y without quotes as the boolean true: put it in quotes
 policy.yaml:9: warning: spec.limits[0].name: kubectl reads no without quotes as the boolean false: put it in quotes
-policy.yaml: shop/y is valid: no 10/1m 500/1h\n"
+policy.yaml: shop/y is valid: no 10/1m 500/1h by client address\n"
     );
     for quoted in ["\"no\"", "'no'", "!!str no"] {
         let (ok, out, err) = sluice_check(GOOD.replace("per-customer", quoted).as_bytes());
@@ -154,12 +161,134 @@ fn a_binary_or_missing_file_is_an_error() {
     Command::new(env!("CARGO_BIN_EXE_sluice")).args(["check", "/no/such/file"]).assert().code(1);
 }
 
+/// Runs `sluice check` in a folder, and returns its exit code and what it prints.
+fn check_in(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
+    let output = command.arg("check").args(arguments).current_dir(folder).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// A policy without warnings.
+fn good(name: &str) -> String {
+    GOOD.replace("name: checkout", &format!("name: {name}"))
+}
+
 #[test]
-fn every_example_is_valid() {
-    let examples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
-    let files: Vec<_> = std::fs::read_dir(examples).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let policies = files
-        .iter()
-        .filter(|f| std::fs::read_to_string(f).is_ok_and(|t| t.contains("kind: RateLimitPolicy")));
-    Command::new(env!("CARGO_BIN_EXE_sluice")).arg("check").args(policies).assert().success();
+fn a_folder_is_checked_as_kubectl_reads_it() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("policies/more/..data")).unwrap();
+    for (file, text) in [
+        ("b.yml", good("b")),
+        ("a.yaml", good("a")),
+        ("README.md", "no policy".to_owned()),
+        (".hidden.yaml", "no: policy".to_owned()),
+        ("more/c.yaml", good("c")),
+        ("more/..data/c.yaml", good("c")),
+    ] {
+        std::fs::write(folder.path().join("policies").join(file), text).unwrap();
+    }
+    let names = |arguments: &[&str]| {
+        let (code, out, err) = check_in(folder.path(), arguments);
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{arguments:?}");
+        out.lines().map(|line| line.split(" is valid").next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let (a, b) = ("policies/a.yaml: shop/a", "policies/b.yml: shop/b");
+    let c = "policies/more/c.yaml: shop/c";
+    assert_eq!(names(&["policies"]), [a, b]);
+    assert_eq!(names(&["-R", "policies"]), [a, b, c]);
+    assert_eq!(names(&["-f", "policies/b.yml", "-f", "policies/more"]), [b, c]);
+    assert_eq!(names(&["policies/a.yaml", "--filename", "policies/more/c.yaml"]), [a, c]);
+
+    std::fs::create_dir(folder.path().join("empty")).unwrap();
+    let (code, _, err) = check_in(folder.path(), &["empty"]);
+    assert_eq!(code, Some(1));
+    assert!(err.starts_with("empty: the folder has no file that ends in .yaml, .yml or .json"), "{err}");
+}
+
+#[test]
+fn an_invalid_file_hides_no_other_one() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.yaml"), good("a").replace("10,", "-10,")).unwrap();
+    std::fs::write(folder.path().join("b.yaml"), good("b")).unwrap();
+    let (code, out, err) = check_in(folder.path(), &["."]);
+    assert_eq!(code, Some(1));
+    assert!(out.starts_with("./b.yaml: shop/b is valid: ") && out.lines().count() == 1, "{out}");
+    assert!(err.starts_with("./a.yaml:12: spec.limits[0].rates[0].requests: -10 "), "{err}");
+}
+
+#[test]
+fn the_same_policy_in_two_files_is_a_warning_and_with_strict_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.yaml"), good("a")).unwrap();
+    std::fs::write(folder.path().join("b.yaml"), good("a")).unwrap();
+    let repeated = "b.yaml:4: metadata.name: the RateLimitPolicy shop/a is defined in a.yaml, too: give one of them another name\n";
+    let (code, out, err) = check_in(folder.path(), &["a.yaml", "b.yaml"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(out.contains(&repeated.replace("4: ", "4: warning: ")), "{out}");
+    let (code, out, err) = check_in(folder.path(), &["--strict", "a.yaml", "b.yaml"]);
+    assert_eq!((code, err.as_str()), (Some(1), repeated));
+    assert!(out.starts_with("a.yaml: shop/a is valid"), "{out}");
+    let (code, out, err) = check_in(folder.path(), &["--strict", "--quiet", "a.yaml", "b.yaml"]);
+    assert_eq!((code, out.as_str(), err.as_str()), (Some(1), "", repeated));
+    let (code, out, err) = check_in(folder.path(), &["--quiet", "a.yaml", "b.yaml"]);
+    assert_eq!((code, out.as_str(), err.as_str()), (Some(0), "", ""));
+}
+
+#[test]
+fn a_table_of_overrides_may_be_in_another_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = "key: {parts: [{clientIP: {}}]}";
+    let overrides = format!(
+        "{key}\n    plans: [{{name: big, rates: [{{requests: 99, per: 1m}}]}}]\n    overridesFrom: [{{configMapRef: {{name: t, key: t}}}}]"
+    );
+    std::fs::write(folder.path().join("a.yaml"), good("a").replace(key, &overrides)).unwrap();
+    let (_, out, _) = check_in(folder.path(), &["a.yaml"]);
+    assert!(out.contains("is not in this file, so it is not checked"), "{out}");
+    let table = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: t, namespace: shop}\ndata:\n  t: |\n    no such line\n";
+    std::fs::write(folder.path().join("t.yaml"), table).unwrap();
+    let (code, _, err) = check_in(folder.path(), &["."]);
+    assert_eq!(code, Some(1));
+    assert!(err.starts_with("./t.yaml:5: data.t: "), "{err}");
+}
+
+#[test]
+fn programs_and_workflows_can_read_the_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let warned = good("a").replace("  clientAddress: {trustedProxies: []}\n", "");
+    std::fs::write(folder.path().join("a.yaml"), warned).unwrap();
+    std::fs::write(folder.path().join("b.yaml"), good("b").replace("1h}", "9999h}")).unwrap();
+    let (code, out, err) = check_in(folder.path(), &[".", "-o", "json"]);
+    assert_eq!((code, err.as_str()), (Some(1), ""));
+    let result: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(result["valid"], false);
+    let object = json!({
+        "file": "./a.yaml", "kind": "RateLimitPolicy", "namespace": "shop", "name": "a",
+        "summary": "per-customer 10/1m 500/1h by client address",
+    });
+    assert_eq!(result["objects"], json!([object]));
+    assert_eq!(result["warnings"][0]["line"], 9);
+    let error = json!({
+        "file": "./b.yaml", "line": 13, "path": "spec.limits[0].rates[1].per",
+        "message": "9999h is out of range: 1ms to 8784h are allowed",
+    });
+    assert_eq!(result["errors"], json!([error]));
+    let (code, out, _) = check_in(folder.path(), &["-o", "github", "."]);
+    assert_eq!(code, Some(1));
+    let mut lines = out.lines();
+    assert_eq!(
+        lines.next(),
+        Some(
+            "::error file=./b.yaml,line=13::spec.limits[0].rates[1].per: 9999h is out of range: 1ms to 8784h are allowed"
+        )
+    );
+    assert!(lines.next().unwrap().starts_with("::warning file=./a.yaml,line=9::spec.limits[0].key"), "{out}");
+}
+
+#[test]
+fn the_folder_of_examples_is_valid() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let (code, out, err) = check_in(&root, &["examples"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(out.matches(" is valid: ").count() > 40, "{out}");
 }

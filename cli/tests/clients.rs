@@ -216,8 +216,18 @@ async fn an_edit_that_is_rejected_is_told_by_status_until_the_file_is_in_force()
     let address = debug.to_string();
     let status = async || sluice(&["status", "--address", &address]).await;
     assert!(status().await.0);
+    let json = async || -> Value {
+        let (_, output, _) = sluice(&["status", "-o", "json", "--address", &address]).await;
+        serde_json::from_str(&output).unwrap()
+    };
+    let well = json().await;
+    assert_eq!((&well["ready"], &well["problems"]), (&true.into(), &Value::Array(Vec::new())));
+    assert_eq!(well["sidecars"][0]["policy"], "shop/checkout", "{well}");
     std::fs::write(file.path(), POLICY.replace("requests: 2", "requests: many")).unwrap();
     run.logged("edit rejected").await;
+    let rejected = json().await;
+    assert_eq!(rejected["ready"], false);
+    assert!(rejected["problems"][0].as_str().unwrap().contains("an edit was rejected"), "{rejected}");
     let (ok, output, _) = status().await;
     assert!(!ok && output.contains("healthy"), "{output}");
     for part in

@@ -44,3 +44,27 @@ fn every_recipe_is_followed_by_what_sluice_check_prints() {
         assert_eq!(pair[1].text, format!("$ sluice check policy.yaml\n{output}"));
     }
 }
+
+#[test]
+fn what_sluice_check_prints_of_the_policy_before_it_is_true() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut checked = 0;
+    for page in pages() {
+        let mut policy = None;
+        for block in blocks(&page) {
+            if block.language == "yaml" && block.text.contains("kind: RateLimitPolicy") {
+                policy = Some(block.text);
+            } else if let Some(rest) = block.text.strip_prefix("$ sluice check policy.yaml\n") {
+                let (_, output) = check(folder.path(), policy.as_ref().unwrap());
+                let printed: String = rest
+                    .lines()
+                    .take_while(|line| !line.starts_with("$ "))
+                    .map(|line| format!("{line}\n"))
+                    .collect();
+                assert_eq!(printed, output, "{}:{}", block.page.display(), block.line);
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked >= 27, "{checked} blocks");
+}

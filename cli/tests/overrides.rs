@@ -87,7 +87,10 @@ async fn a_changed_line_takes_effect_and_resets_nothing_and_a_bad_line_changes_n
 fn lines_are_checked_with_their_policy() {
     let (success, printed) = check(&example());
     assert!(success && !printed.contains("warning"), "{printed}");
-    assert!(printed.contains("per-customer 5/24h [large 20/24h, small 3/24h]"), "{printed}");
+    assert!(
+        printed.contains("per-customer 5/24h by header x-api-key [large 20/24h, small 3/24h]"),
+        "{printed}"
+    );
     let (success, printed) = check(&example().replace("mallory: deny", "mallory = deny"));
     let expected = "FILE:44: data.plans: line 10 in `plans` of the ConfigMap customers has no plan: write `CLIENT: PLAN`, \
                     with a space after the colon\n";

@@ -157,3 +157,82 @@ async fn an_error_at_the_start_is_printed_and_ends_the_process() {
         assert!(!error.contains("s3cret"), "{error}");
     }
 }
+
+#[tokio::test]
+async fn a_folder_is_enforced_and_one_policy_may_not_be_in_two_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| -> PathBuf { directory.path().join(name) };
+    std::fs::write(path("a.yaml"), policy("5")).unwrap();
+    let other = policy("7").replace("name: demo", "name: other").replace("per-client", "other");
+    std::fs::create_dir(path("more")).unwrap();
+    std::fs::write(path("more/b.yml"), &other).unwrap();
+    let mut run = Run::start(directory.path(), &["-R"]).await;
+    assert!(run.logged("policies applied").await.contains("default/demo, default/other"));
+    std::fs::write(path("c.yaml"), policy("4")).unwrap();
+    let line = run.logged("is defined in").await;
+    assert!(line.contains("c.yaml:7: metadata.name: the RateLimitPolicy default/demo"), "{line}");
+    run.logged("what was in force stays").await;
+    std::fs::remove_file(path("c.yaml")).unwrap();
+    run.logged("policies applied").await;
+    run.end().await;
+    // Without -R, and with files by their names.
+    let mut run = Run::start(directory.path(), &[]).await;
+    assert!(!run.logged("policies applied").await.contains("default/other"));
+    run.end().await;
+    let more = path("more/b.yml").display().to_string();
+    let mut run = Run::start(&path("a.yaml"), &["-f", &more]).await;
+    assert!(run.logged("policies applied").await.contains("default/demo, default/other"));
+    run.end().await;
+}
+
+#[tokio::test]
+async fn a_password_among_the_arguments_is_warned_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("policy.yaml");
+    std::fs::write(&file, policy("5")).unwrap();
+    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let url = format!("redis://:s3cret@{unused}");
+    let warning = "--store has a password, and other users of this machine can read arguments";
+    let log = Run::start(&file, &["--store", &url]).await.end().await;
+    assert!(log.contains(warning) && !log.contains("s3cret"), "{log}");
+    let log = Run::start_with(&file, &[], &[("SLUICE_STORE", &url)]).await.end().await;
+    assert!(!log.contains(warning), "{log}");
+}
+
+#[tokio::test]
+async fn a_command_line_that_is_wrong_exits_with_2_and_says_what_is_missing() {
+    for (arguments, expected) in [
+        (&["serve"][..], "--policy <FILE>|--ratelimit-config <DIRECTORY>"),
+        (&["explain", "--descriptor", "user=a"], "--domain <NAME>"),
+        (&["run"], "--policy <FILE>"),
+        (&["check"], "<FILES>..."),
+        (&["demo", "--no"], "--no"),
+    ] {
+        let output = Command::new(SLUICE).args(arguments).output().await.unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+    }
+    let empty = tempfile::tempdir().unwrap();
+    let mut status = Command::new(SLUICE);
+    status.arg("status").env("HOME", empty.path()).env_remove("KUBECONFIG");
+    let output = status.output().await.unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error.contains("set KUBECONFIG or pass --kubeconfig") && error.contains("--address"), "{error}");
+}
+
+#[tokio::test]
+async fn shells_complete_and_man_pages_describe_each_command() {
+    let script = Command::new(SLUICE).args(["completion", "bash"]).output().await.unwrap();
+    let script = String::from_utf8(script.stdout).unwrap();
+    let syntax = Command::new("bash").args(["-n", "-c", &script]).status().await.unwrap();
+    assert!(syntax.success() && script.contains("--recursive"));
+    let folder = tempfile::tempdir().unwrap();
+    let pages = Command::new(SLUICE).arg("man").arg(folder.path()).status().await.unwrap();
+    assert!(pages.success());
+    for command in ["check", "run", "serve", "demo", "simulate", "status", "reset"] {
+        let page = std::fs::read_to_string(folder.path().join(format!("sluice-{command}.1"))).unwrap();
+        assert!(page.contains(".SH OPTIONS"), "{command}");
+    }
+}

@@ -179,3 +179,51 @@ async fn a_redis_that_requires_a_client_certificate_receives_it() {
     assert!(!output.status.success() && error.contains("its key belongs to another certificate"), "{error}");
     assert!(!error.contains("PRIVATE KEY"), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_is_reset_in_the_store_of_another_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = five_per_day(&directory);
+    let blocking = directory.path().join("blocking.yaml");
+    let block = policy("5").replace("per: 3s", "per: 24h").replace("name: demo", "name: blocking");
+    std::fs::write(&blocking, block + "    onLimit: {block: {after: 1, within: 24h, for: 48h}}\n").unwrap();
+    let redis = support::Redis::start(&[]);
+    let url = redis.url();
+    let environment = [("SLUICE_STORE", url.as_str())];
+    let reset = async |command: &str, policy: &Path, arguments: &[&str]| {
+        let mut sluice = tokio::process::Command::new(SLUICE);
+        sluice.arg(command).args(arguments).arg("--filename").arg(policy).args(BUDGET).envs(environment);
+        let output = sluice.output().await.unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    for policy in [&file, &blocking] {
+        let name = if *policy == file { "default/demo" } else { "default/blocking" };
+        let run = Run::start_with(policy, &BUDGET, &environment).await;
+        assert_five_of_six(&[&run], "client").await;
+        assert_five_of_six(&[&run], "other").await;
+        let client = [name, "per-client", "client"];
+        let (code, out, err) = reset("unblock", policy, &client).await;
+        if *policy == file {
+            assert_eq!((code, err.as_str()), (Some(0), ""));
+            assert!(out.contains("is not blocked by limit per-client"), "{out}");
+            let (code, out, err) = reset("reset", policy, &client).await;
+            assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+        } else {
+            assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+            assert!(out.contains("is removed"), "{out}");
+        }
+        // It may be denied from memory for a moment.
+        eventually("the client has its quota again", || async { send(&run, "client").await.0 == 200 }).await;
+        assert_eq!(send(&run, "other").await.0, 429);
+        run.end().await;
+    }
+    let (code, _, err) = reset("reset", &file, &["default/demo", "no-limit", "client"]).await;
+    assert_eq!(code, Some(1));
+    assert!(err.contains("policy default/demo has no limit no-limit"), "{err}");
+    // A debug port changes nothing.
+    let address = ["default/demo", "per-client", "client", "--address", "127.0.0.1:1"];
+    let output = tokio::process::Command::new(SLUICE).arg("reset").args(address).output().await.unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert!(err.contains("nothing can be changed at a debug port"), "{err}");
+}

@@ -14,6 +14,12 @@ pub fn period(text: &str) -> Result<Period, String> {
 /// Parses a duration of at most `max_millis` milliseconds. The error says what is wrong and what is allowed.
 pub fn up_to(text: &str, max_millis: u64) -> Result<Period, String> {
     let millis = millis(text).ok_or_else(|| {
+        let number = |unit| text.strip_suffix(unit)?.parse::<u32>().ok();
+        if let Some(hours) =
+            number('d').map(|days| u64::from(days) * 24).or(number('w').map(|weeks| u64::from(weeks) * 168))
+        {
+            return format!("{text:?} is not a duration: the longest unit is the hour, write {hours}h");
+        }
         format!(
             "{text:?} is not a duration: write one to four numbers of up to five digits, each with a unit \
              (h, m, s or ms), such as 1h30m"

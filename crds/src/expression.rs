@@ -17,6 +17,8 @@ const MAX_LENGTH: usize = 4096;
 const STACK: usize = 64 << 20;
 /// Largest number of parts inside each other.
 const MAX_DEPTH: u16 = 32;
+/// Beginnings of the names of CEL's functions about time.
+const TIMES: [&str; 5] = ["get", "now", "timestamp", "duration", "date"];
 /// Largest number of parts.
 const MAX_PARTS: usize = 256;
 
@@ -102,7 +104,12 @@ fn parse(text: &str) -> Result<(Expression, Type), String> {
             }
             Some(error) => {
                 let message: String = message.lines().next().unwrap_or_default().chars().take(200).collect();
-                format!("is not valid CEL at line {}, column {}: {message}", error.pos.0, error.pos.1 + 1)
+                let hint = if has_single_equals(text) { ". Write == to compare" } else { "" };
+                format!(
+                    "is not valid CEL at line {}, column {}: {message}{hint}",
+                    error.pos.0,
+                    error.pos.1 + 1
+                )
             }
             None => "is not valid CEL".to_owned(),
         }
@@ -262,6 +269,10 @@ impl Compiler {
                 Ok((Node::ToInt(Box::new(self.text(text, depth)?)), Type::Int))
             }
             (None, [from, _]) if name == operators::INDEX => Err(unknown(from)),
+            _ if TIMES.iter().any(|time| name.starts_with(time)) => {
+                Err("asks for the time, which expressions do not know: a limit cannot depend on it"
+                    .to_owned())
+            }
             _ => Err(format!(
                 "has an unknown function or operator {:?}: there are startsWith, endsWith, contains, matches, size, \
                  lowerAscii and int",
@@ -328,6 +339,17 @@ impl Compiler {
             (_, other) => Err(format!("has {} where a string is needed", other.phrase())),
         }
     }
+}
+
+/// Reports whether a text has a single `=`.
+fn has_single_equals(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let is_single = |at: usize| {
+        let is_sign = |byte: Option<&u8>, signs: &[u8]| byte.is_some_and(|byte| signs.contains(byte));
+        let before = at.checked_sub(1).and_then(|before| bytes.get(before));
+        bytes[at] == b'=' && !is_sign(before, b"=!<>") && !is_sign(bytes.get(at + 1), b"=")
+    };
+    (0..bytes.len()).any(is_single)
 }
 
 /// Returns the text of a string literal.

@@ -63,7 +63,8 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
         return wrong(format!("must be a duration with a unit, such as {value}s"));
     }
     if !has_type(value, expected) {
-        let form = hints::form(value, schema).map_or(String::new(), |form| format!(": write {form}"));
+        let form =
+            hints::form(value, schema, expected).map_or(String::new(), |form| format!(": write {form}"));
         return wrong(format!("must be {}, not {}{form}", article(expected), article(type_of(value))));
     }
     match value {
@@ -89,15 +90,29 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
                 let duration = (pattern == duration::PATTERN).then(|| duration::period(text).err()).flatten();
                 let other_case = || hints::other_case(text, pattern);
                 let message = duration.or_else(other_case);
-                wrong(message.unwrap_or_else(|| format!("{text:?} must match the pattern {pattern}")));
+                wrong(
+                    message.unwrap_or_else(|| {
+                        format!("{text:?} is not allowed: {}", hints::of_pattern(pattern))
+                    }),
+                );
             }
         }
         Value::Number(number) => {
             let number = number.as_f64().unwrap_or(f64::NAN);
             let (min, max) = (schema["minimum"].as_f64(), schema["maximum"].as_f64());
             if min.is_some_and(|min| number < min) || max.is_some_and(|max| number > max) {
-                let bound = |bound: Option<f64>| bound.map_or("any".into(), |b| format!("{b:.0}"));
-                wrong(format!("{value} is out of range: {} to {} are allowed", bound(min), bound(max)));
+                let allowed = match (min, max) {
+                    (Some(min), None) => format!("at least {min:.0} is required"),
+                    (None, Some(max)) => format!("at most {max:.0} is allowed"),
+                    (min, max) => {
+                        format!(
+                            "{:.0} to {:.0} are allowed",
+                            min.unwrap_or_default(),
+                            max.unwrap_or_default()
+                        )
+                    }
+                };
+                wrong(format!("{value} is out of range: {allowed}"));
             }
         }
         Value::Array(items) => {
@@ -152,7 +167,12 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
                             .collect();
                         let message = match &known[..] {
                             [] => format!("{UNKNOWN_FIELD}: this object has no fields"),
-                            known => format!("{UNKNOWN_FIELD}: known fields are {}", known.join(", ")),
+                            known => {
+                                let meant = hints::similar(name, known);
+                                let meant =
+                                    meant.map_or(String::new(), |meant| format!("did you mean {meant}? "));
+                                format!("{UNKNOWN_FIELD}: {meant}known fields are {}", known.join(", "))
+                            }
                         };
                         found.push(Violation::new(path, message));
                     }
@@ -212,5 +232,29 @@ fn article(kind: &str) -> String {
         "integer" => "an integer".into(),
         "object" => "an object".into(),
         other => format!("a {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pattern_has_words() {
+        fn patterns(schema: &Value, found: &mut Vec<String>) {
+            found.extend(schema["pattern"].as_str().map(str::to_owned));
+            match schema {
+                Value::Object(fields) => fields.values().for_each(|value| patterns(value, found)),
+                Value::Array(items) => items.iter().for_each(|value| patterns(value, found)),
+                _ => {}
+            }
+        }
+        let mut found = Vec::new();
+        schemas().values().for_each(|schema| patterns(schema, &mut found));
+        found.retain(|pattern| pattern != duration::PATTERN);
+        assert!(found.len() > 50, "{found:?}");
+        for pattern in found {
+            assert!(!hints::of_pattern(&pattern).contains(&pattern), "{pattern}");
+        }
     }
 }

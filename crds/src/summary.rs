@@ -1,7 +1,9 @@
 //! A policy or a store in one line, for `sluice check` and for a column of `kubectl get -o wide`. Defaults are left out:
-//! `per-customer 10/1m 500/1h (60 sub-windows), login 5/15m [slidingWindowLog, minInterval 2s]; Leased,
+//! `per-customer 10/1m 500/1h (60 sub-windows) by header x-api-key, login 5/15m on /login [slidingWindowLog, minInterval 2s]; Leased,
 //! onStoreFailure Deny`.
 
+use sluice_config::key::KeyPart;
+use sluice_config::matches::{Match, NamedMatch, PathPattern, ValueMatch};
 use sluice_config::policy::{
     AdaptiveKind, Allowance, Boosted, Capacity, CompiledLimit, CompiledPolicy, Consistency, Cost,
     DEFAULT_STORE, LimitKind, Mode, OnStoreFailure, Outcomes, Plan, Queue, QueueOrder, Rates, RequestCost,
@@ -95,8 +97,55 @@ fn limit(policy_mode: Mode, limit: &CompiledLimit) -> String {
     if (policy_mode, limit.mode) == (Mode::Enforce, Mode::Shadow) {
         notes.push("Shadow".into());
     }
-    let text = format!("{} {quantity}", limit.name);
+    let text = format!("{} {quantity}{}{}", limit.name, key_of(&limit.key), requests_of(&limit.matches));
     if notes.is_empty() { text } else { format!("{text} [{}]", notes.join(", ")) }
+}
+
+/// Describes a key: ` by header x-api-key and client address`.
+fn key_of(key: &[KeyPart]) -> String {
+    let parts = key.iter().map(|part| match part {
+        KeyPart::Header(name) => format!("header {name}"),
+        KeyPart::Cookie(name) => format!("cookie {name}"),
+        KeyPart::Query(name) => format!("query {name}"),
+        KeyPart::Method => "method".to_owned(),
+        KeyPart::Path => "path".to_owned(),
+        KeyPart::Host => "host".to_owned(),
+        KeyPart::GrpcMethod => "gRPC method".to_owned(),
+        KeyPart::PathTemplate { templates: _, variable: Some(variable) } => format!("{{{variable}}}"),
+        KeyPart::PathTemplate { templates: _, variable: None } => "path template".to_owned(),
+        KeyPart::Expression(_) => "CEL".to_owned(),
+        KeyPart::JwtClaim { jwt: _, claim } => format!("claim {claim}"),
+        KeyPart::ClientIp { .. } => "client address".to_owned(),
+        KeyPart::Descriptor(key) => format!("descriptor {key}"),
+    });
+    let parts: Vec<_> = parts.collect();
+    if parts.is_empty() { String::new() } else { format!(" by {}", parts.join(" and ")) }
+}
+
+/// Describes to which requests a limit applies: ` on POST /login or with query x`.
+fn requests_of(matches: &[Match]) -> String {
+    let entry = |Match { path, methods, hosts, headers, query, cookies, client_cidrs, rls }: &Match| {
+        let path = path.iter().map(|path| match &path.pattern {
+            PathPattern::Prefix(prefix) => format!("{}/*", prefix.trim_end_matches('/')),
+            PathPattern::Exact(text) | PathPattern::Template(text) | PathPattern::Regex(text) => text.clone(),
+        });
+        let networks = client_cidrs.iter().map(ToString::to_string);
+        let words = methods.iter().chain(hosts).cloned().chain(path).chain(networks);
+        let words: Vec<_> = words.chain(rls.iter().map(|_| "descriptors".to_owned())).collect();
+        let on = (!words.is_empty()).then(|| format!("on {}", words.join(" ")));
+        let named = [("header", headers), ("query", query), ("cookie", cookies)].into_iter();
+        let named = named.flat_map(|(kind, list)| {
+            list.iter().map(move |NamedMatch { name, value, not }| {
+                let is_absent = *not != (*value == ValueMatch::Present(false));
+                format!("{} {kind} {name}", if is_absent { "without" } else { "with" })
+            })
+        });
+        on.into_iter().chain(named).collect::<Vec<_>>().join(" ")
+    };
+    match matches {
+        [] => String::new(),
+        entries => format!(" {}", entries.iter().map(entry).collect::<Vec<_>>().join(" or ")),
+    }
 }
 
 /// Describes a queue: `queue 100 for up to 2s Lifo`.

@@ -29,8 +29,19 @@ pub enum Kind {
 impl Violation {
     /// Creates a violation of a field.
     pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { path: path.into(), message: message.into(), kind: Kind::Invalid }
+        Self { path: path.into(), message: shortened(message.into()), kind: Kind::Invalid }
     }
+}
+
+/// Leaves out the middle of a message that repeats a value of any length.
+fn shortened(message: String) -> String {
+    const LONGEST: usize = 2_000;
+    if message.len() <= LONGEST {
+        return message;
+    }
+    let begin = message.floor_char_boundary(LONGEST / 10);
+    let end = message.floor_char_boundary(message.len() - LONGEST / 10);
+    format!("{} ... {}", &message[..begin], &message[end..])
 }
 
 impl fmt::Display for Violation {

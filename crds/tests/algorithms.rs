@@ -130,12 +130,7 @@ fn an_invalid_algorithm_or_enforcement_is_reported_with_its_path() {
             "exactly one of slidingWindowCounter, fixedWindow, slidingWindowLog, tokenBucket, gcra, leakyBucket must be set, but none is set",
         ),
         (ONE, "algorithm: {gcra: {}, tokenBucket: {}}", ".algorithm", "tokenBucket and gcra are set"),
-        (
-            ONE,
-            "algorithm: {gcra: {bust: 1}}",
-            ".algorithm.gcra.bust",
-            "unknown field: known fields are burst",
-        ),
+        (ONE, "algorithm: {gcra: {bust: 1}}", ".algorithm.gcra.bust", "unknown field: did you mean burst?"),
         ("{requests: 6, per: 1m, subWindows: 0}", "", ".rates[0].subWindows", "0 is out of range: 1 to 60"),
         ("{requests: 6, per: 1m, subWindows: 61}", "", ".rates[0].subWindows", "out of range"),
         ("{requests: 6, per: 1m, subWindows: '6'}", "", ".rates[0].subWindows", "must be an integer"),

@@ -36,7 +36,7 @@ fn every_concurrency_limit_compiles_is_applied_by_a_sidecar_and_has_a_summary() 
     .compiled;
     assert_eq!(
         full(&policy),
-        "rate 6/1m, each 5 concurrent [Shadow], g 4 to 400 concurrent per pod [adaptive gradient2], \
+        "rate 6/1m, each 5 concurrent by header x-key on /v1/* [Shadow], g 4 to 400 concurrent per pod [adaptive gradient2], \
          v 30 to 40 concurrent per pod [adaptive vegas], a 1 to 9 concurrent per pod [adaptive aimd]"
     );
     let json = policy.to_json();

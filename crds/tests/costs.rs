@@ -91,10 +91,10 @@ fn what_cannot_be_a_cost_or_an_outcome_is_named_by_its_field() {
         ),
         ("cost: {request: {cel: '1 +'}}", "cost.request.cel", ""),
         ("cost: {response: {reserve: 5}}", "cost.response", "exactly one"),
-        ("cost: {response: {jsonField: 'a..b'}}", "cost.response.jsonField", "must match"),
+        ("cost: {response: {jsonField: 'a..b'}}", "cost.response.jsonField", "names with dots"),
         ("countWhen: {}", "countWhen", "needs at least one of statusCodes and grpcStatuses"),
         ("countWhen: {statusCodes: [600]}", "countWhen.statusCodes[0]", "must be a string"),
-        ("countWhen: {statusCodes: ['600']}", "countWhen.statusCodes[0]", "must match"),
+        ("countWhen: {statusCodes: ['600']}", "countWhen.statusCodes[0]", "a class such as 5xx"),
         ("countWhen: {grpcStatuses: [BAD]}", "countWhen.grpcStatuses[0]", "use one of OK"),
         (
             "algorithm: {leakyBucket: {maxWait: 1s}}, countWhen: {statusCodes: ['401']}",

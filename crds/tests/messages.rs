@@ -180,7 +180,8 @@ fn the_same_warning_at_several_places_is_one() {
     let found = warnings(&format!("clientAddress: {{trustedProxies: []}}\nlimits:\n{limits}"));
     assert_eq!(found.len(), 1, "{found:#?}");
     assert!(
-        found[0].starts_with("spec.limits[0].key: ") && found[0].ends_with("(and at 2 other places)"),
+        found[0].starts_with("spec.limits[0].key: ")
+            && found[0].ends_with("(also at spec.limits[1].key, spec.limits[2].key)"),
         "{found:#?}"
     );
 }
@@ -191,7 +192,7 @@ fn objects_of_other_limiters_are_named() {
     let found = load(kuadrant, &Installation::default()).unwrap_err();
     has(
         &[found[0].to_string()],
-        "1: apiVersion: RateLimitPolicy is a kind of Kuadrant, which is skipped: docs/migration.md",
+        "1: apiVersion: RateLimitPolicy is a kind of Kuadrant, which is skipped: https://github.com/sluice-dev/sluice/blob/main/docs/migration.md",
     );
     let ours = "---\napiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {name: b}\n\
                 spec: {limits: [{name: a, rates: [{requests: 9, per: 1m}]}]}\n";
@@ -225,4 +226,83 @@ fn an_unknown_field_inside_a_limit_hides_no_problem_of_another_one() {
     );
     has(&found, "spec.limits[0].algorithm.foo: unknown field");
     has(&found, "spec.limits[1].rates[1].per: is the same period as that of rates[0]");
+}
+
+#[test]
+fn a_field_that_is_misspelled_gets_the_right_name() {
+    has(
+        &problems("onStoreFailre: Allow\nlimits: []"),
+        "spec.onStoreFailre: unknown field: did you mean onStoreFailure? ",
+    );
+    has(&problems(&limit("matchs: []")), "matchs: unknown field: did you mean matches? ");
+    has(&problems(&limit("ratePerSecond: 5")), "ratePerSecond: unknown field: known fields are ");
+}
+
+#[test]
+fn values_of_other_languages_get_the_right_form() {
+    let rate = |rate: &str| problems(&limit("").replace("requests: 9, per: 1m", rate));
+    has(&rate("requests: 9, per: 1d"), "the longest unit is the hour, write 24h");
+    has(&rate("requests: 9, per: 2w"), "write 336h");
+    has(
+        &rate("requests: '10', per: 1m"),
+        "must be an integer, not a string: write 10, without quotation marks",
+    );
+    has(&problems(&limit("cost: 5")), "write {request: {number: 5}}");
+    has(&problems(&limit("maxKeys: 1")), "1 is out of range: at least 10000 is required");
+    has(&problems(&limit("when: 'request.method = \"GET\"'")), "Write == to compare");
+    has(
+        &problems(&limit("when: 'request.time.getHours() > 5'")),
+        "asks for the time, which expressions do not know",
+    );
+    let long = "x".repeat(1 << 20);
+    let found = problems(&limit(&format!("key: {{parts: [{{header: {{name: 'a {long}'}}}}]}}")));
+    assert!(found.iter().all(|text| text.len() < 3_000), "{} bytes", found[0].len());
+}
+
+#[test]
+fn patterns_are_told_in_words() {
+    for (lines, expected) in [
+        (
+            "key: {parts: [{header: {name: 'x api'}}]}",
+            "a name has letters, digits and -, without spaces and colons",
+        ),
+        ("matches: [{path: {prefix: api}}]", "\"api\" is not allowed: it begins with /"),
+        ("matches: [{hosts: ['https://a.example']}]", "write a host without scheme, port and path"),
+        ("countWhen: {statusCodes: ['4xy']}", "write a status such as 401, or a class such as 5xx"),
+    ] {
+        has(&problems(&limit(lines)), expected);
+    }
+    has(&problems(&limit("").replace("name: a", "name: a_b")), "use lower-case letters, digits and -");
+}
+
+#[test]
+fn methods_and_regular_expressions_that_match_little_are_warned_of() {
+    has(
+        &warnings(&limit("matches: [{methods: [GTE]}]")),
+        "methods[0]: GTE is not a known method: is it GET?",
+    );
+    has(
+        &warnings(&limit("matches: [{path: {regex: /api}}]")),
+        "only this very text matches: write exact or prefix",
+    );
+    for quiet in ["matches: [{methods: [PURGE]}]", "matches: [{path: {regex: '/api/.*'}}]"] {
+        assert_eq!(warnings(&limit(quiet)), [""; 0], "{quiet}");
+    }
+}
+
+#[test]
+fn a_header_that_is_verified_is_not_warned_of() {
+    let key = |name: &str| format!("key: {{parts: [{{header: {{name: x-api-key{name}}}}}]}}");
+    has(&warnings(&limit(&key(""))), "a client can get a new counter by sending another value");
+    has(&warnings(&limit(&key(""))), "name it in the header's verifiedBy");
+    assert_eq!(warnings(&limit(&key(", verifiedBy: the gateway"))), [""; 0]);
+    // What one part promises, another does not.
+    let both =
+        "key: {parts: [{header: {name: x-api-key, verifiedBy: the gateway}}, {header: {name: x-user}}]}";
+    has(&warnings(&limit(both)), "a client can get a new counter");
+    // A limit by a verified header counts the requests of another one.
+    let other =
+        limit(&key("")) + "\n- {name: b, rates: [{requests: 99, per: 1m}], " + &key(", verifiedBy: us") + "}";
+    assert_eq!(warnings(&other), [""; 0]);
+    has(&problems(&limit(&key(", verifiedBy: ''"))), "verifiedBy: must not be empty");
 }

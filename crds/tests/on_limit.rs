@@ -52,7 +52,7 @@ fn every_treatment_compiles_is_applied_by_a_sidecar_and_has_a_summary() {
         ),
     ] {
         let policy = loaded(&limit(&format!("{KEY}, onLimit: {{{on_limit}}}")));
-        assert_eq!(full(&policy.compiled), format!("l 6/1m [{summary}]"));
+        assert_eq!(full(&policy.compiled), format!("l 6/1m by client address [{summary}]"));
         assert!(policy.warnings.is_empty(), "{:?}", policy.warnings);
         let compiled = policy.compiled.to_json();
         assert!(compiled.contains(json), "{json} in {compiled}");
@@ -97,7 +97,7 @@ fn what_makes_no_sense_is_refused_with_its_path() {
             ".mark.header",
             "the limit reads",
         ),
-        ("onLimit: {mark: {header: 'a b'}}", ".mark.header", "pattern"),
+        ("onLimit: {mark: {header: 'a b'}}", ".mark.header", "without spaces"),
         ("onLimit: {mark: {}}", ".mark.header", "is required"),
         (
             "onLimit: {queue: {maxWait: 1s}, block: {after: 1, within: 1s, for: 1s}}",

@@ -122,6 +122,9 @@ pub enum CheckError {
         "there is no policy {0:?} that you may ask about: name one as NAMESPACE/NAME that has Service in spec.enforcedBy"
     )]
     Policy(String),
+    /// The policy has several limits, and the check names none.
+    #[error("{0}")]
+    Unnamed(String),
     /// The policy has no such limit.
     #[error("{0}")]
     Limit(String),
@@ -347,12 +350,16 @@ impl<'a> PreparedCheck<'a> {
         let (number, limit) = found.ok_or_else(|| {
             let names: Vec<_> = limits.iter().map(|limit| limit.name.as_str()).collect();
             let names = names.join(", ");
-            CheckError::Limit(match named.limit {
-                Some(name) => {
-                    format!("policy {} has no limit {name:?}: its limits are {names}", named.policy)
-                }
-                None => format!("policy {} has several limits: name one of {names}", named.policy),
-            })
+            match named.limit {
+                Some(name) => CheckError::Limit(format!(
+                    "policy {} has no limit {name:?}: its limits are {names}",
+                    named.policy
+                )),
+                None => CheckError::Unnamed(format!(
+                    "policy {} has several limits: name one of {names}",
+                    named.policy
+                )),
+            }
         })?;
         let (key, choice) = limit
             .client(snapshot.secret(policy), named.key)
@@ -505,7 +512,12 @@ impl<'a> PreparedCheck<'a> {
                 status.compare(cost, capacity, if denies { Outcome::OverLimit } else { Outcome::Observed });
             }
         }
-        let limits = places.into_iter().zip(findings.statuses).map(|(index, status)| LimitStatus {
+        let mut limits: Vec<_> = places.into_iter().zip(findings.statuses).collect();
+        if !clients.is_empty() {
+            // What a request meets is in the order of the policies, whatever the store is asked first.
+            limits.sort_by_key(|(index, _)| (index.policy, index.limit));
+        }
+        let limits = limits.into_iter().map(|(index, status)| LimitStatus {
             policy: snapshot.policies[usize::from(index.policy)].prepared.qualified_name(),
             limit: snapshot.limit(index).name.clone(),
             status,

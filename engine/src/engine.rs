@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use prometheus_client::registry::Registry;
+use sluice_config::client_pages::{PeekQuestion, Peeked};
+use sluice_config::message::{ResetOrder, ResetStep};
 use sluice_config::{RequestAttributes, path};
 use sluice_store::{Clock, KeyHash};
 use tokio::runtime::Handle;
@@ -20,8 +22,9 @@ use crate::limit::matching::MatchedLimits;
 use crate::limit::queue::admit;
 use crate::limit::rates::Load;
 use crate::metrics::DecisionMetrics;
-use crate::pages::{Page, Validate};
+use crate::pages::{self, Page, Validate};
 use crate::publish::publisher::Publisher;
+use crate::session::resets::carry_out;
 use crate::startup_policy::StartupPolicy;
 use crate::stores::{CurrentLimiters, Stores};
 use crate::traceparent::trace_of;
@@ -58,6 +61,31 @@ impl Engine {
         let publisher = Publisher::new(stores, metrics, load, startup_policy);
         publisher.files().register(registry);
         Self { publisher, denials: Arc::default() }
+    }
+
+    /// Returns the counter of a client.
+    ///
+    /// # Errors
+    /// There is no such limit, or the client is none of it.
+    pub async fn peek(&self, question: &PeekQuestion) -> Result<Peeked, String> {
+        pages::peek(&self.publisher.current(), question).await
+    }
+
+    /// Removes a counter in the store. What other processes have leased of it, or remember of denials, outlasts it there.
+    ///
+    /// # Errors
+    /// The store does not answer, or does not count the limit.
+    pub async fn reset(&self, peeked: &Peeked) -> Result<(), String> {
+        let (namespace, policy) = peeked.policy.split_once('/').unwrap_or_default();
+        let (limit, key) = (peeked.limit.clone(), peeked.key.clone());
+        let order = ResetOrder {
+            namespace: namespace.to_owned(),
+            policy: policy.to_owned(),
+            limit,
+            key,
+            step: ResetStep::Remove,
+        };
+        carry_out(&self.publisher.current(), &order).await.map(|_| ())
     }
 
     /// Returns what activates policies.

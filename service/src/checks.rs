@@ -70,9 +70,15 @@ pub(crate) struct Checks {
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Options {
     status: Option<String>,
 }
+
+/// A call without parameters.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoOptions {}
 
 impl Checks {
     /// Returns the routes.
@@ -110,7 +116,7 @@ impl Checks {
     ) -> Result<Answered, Problem> {
         let Some(checks) = &body.checks else {
             let prepared = self.prepare(body, headers, asker)?;
-            return Ok(Answered::One(answer_body(self.decide(prepared, asker.whose()).await)));
+            return Ok(Answered::One(answer_body(body, self.decide(prepared, asker.whose()).await)));
         };
         if body.has_own_fields() {
             let detail = "`checks` stands alone: move the other fields into the checks";
@@ -140,7 +146,9 @@ impl Checks {
             piece.push(self.decide(one, asker.whose()));
         }
         answers.extend(join_all(piece).await);
-        Ok(Answered::Many(BatchAnswerBody { results: answers.into_iter().map(answer_body).collect() }))
+        Ok(Answered::Many(BatchAnswerBody {
+            results: checks.iter().zip(answers).map(|(one, answer)| answer_body(one, answer)).collect(),
+        }))
     }
 
     /// Makes a check when it is its turn.
@@ -291,7 +299,7 @@ async fn check(
             Ok(None) => StatusCode::OK,
             Ok(Some(status)) if status == "429" => StatusCode::TOO_MANY_REQUESTS,
             Ok(Some(_)) | Err(_) => {
-                let detail = "the parameter `status` is 429 or left out: a denial has this status then";
+                let detail = "the only parameter of the URL is `status`, and it is 429 or left out: a denial has this status then";
                 return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
             }
         };
@@ -328,6 +336,7 @@ async fn check(
 async fn settle(
     State(door): State<Checks>,
     Extension(sender): Extension<Sender>,
+    options: Result<Query<NoOptions>, axum::extract::rejection::QueryRejection>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
@@ -335,7 +344,14 @@ async fn settle(
         Ok(asker) => asker,
         Err(problem) => return door.refuse(problem, body).await,
     };
-    let settled = async { door.settle(&parse(&headers, &receive(body).await?)?, &asker).await };
+    let settled = async {
+        let body = receive(body).await?;
+        if options.is_err() {
+            let detail = "the URL of a settlement has no parameters: write `id` and `cost` into the body";
+            return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
+        }
+        door.settle(&parse(&headers, &body)?, &asker).await
+    };
     let settled = settled.await;
     match settled {
         Ok(answer) => {
@@ -440,6 +456,7 @@ fn of_error(error: &CheckError, position: Option<usize>, body: &CheckBody) -> Pr
         CheckError::NoPolicies => (StatusCode::SERVICE_UNAVAILABLE, None),
         CheckError::Policy(_) => (StatusCode::NOT_FOUND, Some("/policy")),
         CheckError::Limit(_) => (StatusCode::NOT_FOUND, Some("/limit")),
+        CheckError::Unnamed(_) => (StatusCode::BAD_REQUEST, Some("/limit")),
         CheckError::Cost(_) => (StatusCode::UNPROCESSABLE_ENTITY, Some("/cost")),
         CheckError::Key(_) => (StatusCode::UNPROCESSABLE_ENTITY, Some("/key")),
         CheckError::NotPossible(_) => (StatusCode::UNPROCESSABLE_ENTITY, Some("/limit")),
@@ -457,8 +474,9 @@ fn of_error(error: &CheckError, position: Option<usize>, body: &CheckBody) -> Pr
     }
 }
 
-fn answer_body(answer: CheckAnswer) -> CheckAnswerBody {
+fn answer_body(body: &CheckBody, answer: CheckAnswer) -> CheckAnswerBody {
     CheckAnswerBody {
+        peek: body.peek.unwrap_or_default(),
         allowed: answer.is_allowed(),
         reservation: answer.reservation.map(|reservation| ReservationBody {
             id: reservation.id,

@@ -143,6 +143,11 @@ impl Loader {
     pub fn load(&self, configs: &[(String, DomainConfig)]) -> Result<(), ConfigError> {
         let compiled = compile(configs, &self.compile).inspect_err(|_| self.publication.rejected())?;
         let Compiled { policies, rules, count, warnings } = compiled;
+        if configs.is_empty() {
+            tracing::warn!(
+                "there are no rules: every question is admitted until the directory has a file with some"
+            );
+        }
         let nacked = self.publication.publish(&policies, rules);
         if let Some((uid, nack)) = nacked.into_iter().next() {
             return Err(ConfigError { file: uid, reason: nack.to_string() });

@@ -20,7 +20,7 @@ async fn n_is_n_and_a_denial_is_an_answer() {
     // What does not fit charges nothing, and what does fit is charged.
     let denied = running.check(customer("alice", 3)).await;
     let limit = json!({
-        "policy": "shop/checkout", "limit": "per-customer", "allowed": false, "quota": 5, "periodSeconds": 3600.0,
+        "policy": "shop/checkout", "limit": "per-customer", "allowed": false, "quota": 5, "periodSeconds": 3600,
         "remaining": 2, "resetSeconds": 1770, "retryAfterSeconds": 1770
     });
     assert_eq!(denied, json!({"allowed": false, "limits": [limit]}));
@@ -139,7 +139,7 @@ async fn what_is_wrong_is_told_with_its_field_and_charges_nothing() {
         (json!({}), 400, "/policy"),
         (json!({"policy": "shop/nothing", "limit": "a"}), 404, "/policy"),
         (json!({"policy": "checkout", "limit": "a"}), 404, "/policy"),
-        (json!({"policy": "shop/checkout"}), 404, "/limit"),
+        (json!({"policy": "shop/checkout"}), 400, "/limit"),
         (json!({"policy": "shop/checkout", "limit": "nothing"}), 404, "/limit"),
         (json!({"policy": "shop/checkout", "limit": "per-customer"}), 422, "/key"),
         (json!({"policy": "shop/checkout", "limit": "per-customer", "key": ["a", "b"]}), 422, "/key"),
@@ -262,10 +262,59 @@ async fn what_is_wrong_is_told_with_its_field_and_charges_nothing() {
         let (got, _, answer) = send(running.address(), "/v1/check", body, content_type).await;
         assert_eq!(got, status, "{content_type} {body:.80}: {answer}");
     }
-    let (status, _, _) = send(running.address(), "/v1/check?status=200", "{}", "application/json").await;
-    assert_eq!(status, 400);
+    let good = customer("a", 1).to_string();
+    for target in [
+        "/v1/check?status=200",
+        "/v1/check?status",
+        "/v1/check?staus=429",
+        "/v1/check?Status=429",
+        "/v1/check?status=429&peek=true",
+        "/v1/check?status=429&status=429",
+        "/v1/settle?status=429",
+    ] {
+        let (status, _, answer) = send(running.address(), target, &good, "application/json").await;
+        assert_eq!(status, 400, "{target}: {answer}");
+    }
     assert_eq!(running.left("other/single", "all", &[]).await, 2);
     assert_eq!(running.left("shop/checkout", "everyone", &[]).await, 7);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn problems_name_no_types_of_the_program() {
+    let running = Running::start(|_| {}).await;
+    let cost =
+        |cost: Value| json!({"policy": "shop/checkout", "limit": "per-customer", "key": ["a"], "cost": cost});
+    for body in [
+        cost(json!("5")),
+        cost(json!(-1)),
+        cost(json!(1.5)),
+        cost(json!([])),
+        cost(json!({})),
+        json!({"policy": 5}),
+        json!({"peek": "yes"}),
+        json!({"key": [1]}),
+        json!({"request": {"url": "/", "clientAddress": "here"}}),
+        json!({"request": {"url": "/", "headers": {"a": 5}}}),
+    ] {
+        let (status, answer) = running.post("/v1/check", &body).await;
+        let detail = answer["detail"].as_str().unwrap();
+        assert_eq!(status, 400, "{body}");
+        for word in ["u64", "i64", "f64", "usize", "sequence", "map", "struct", "floating"] {
+            assert!(!detail.contains(word), "{body}: {detail}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_has_its_limits_in_the_order_of_the_policy() {
+    let running = Running::start(|_| {}).await;
+    let answer = running.check(json!({"policy": "ordered/three", "request": {"url": "/"}})).await;
+    let names: Vec<_> = answer["limits"].as_array().unwrap().iter().map(|one| one["limit"].clone()).collect();
+    assert_eq!(names, ["watched", "enforced", "never"]);
+    // Each has the state of its own.
+    let quotas: Vec<_> =
+        answer["limits"].as_array().unwrap().iter().map(|one| one["quota"].clone()).collect();
+    assert_eq!(quotas, [3, 2, 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -274,6 +323,7 @@ async fn a_peek_says_of_a_cost_what_a_check_would() {
     let peek = |limit: &str, key: &[&str], cost: u64| json!({"policy": "shop/checkout", "limit": limit, "key": key, "cost": cost, "peek": true});
     let watched = running.check(peek("watched", &[], 2)).await;
     assert_eq!(watched["allowed"], true, "a limit in Shadow denies nothing: {watched}");
+    assert_eq!((&watched["peek"], running.check(customer("a", 1)).await.get("peek")), (&json!(true), None));
     // Its burst is 3, of 10 a minute.
     let spiky = ["192.0.2.1", "shop.example"];
     let more = running.check(peek("spiky", &spiky, 4)).await;

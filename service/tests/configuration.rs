@@ -23,31 +23,31 @@ fn a_wrong_rule_is_named_with_its_field_and_the_remedy() {
         ("- value: x\n", "0.yaml: descriptors[0].key: is empty"),
         (
             "- key: a\n- key: a\n",
-            "0.yaml: descriptors[1]: \"a\" is there twice: key and value together must be unique in their list",
+            "0.yaml: line 4: descriptors[1]: \"a\" is there twice: key and value together must be unique in their list",
         ),
         (
             "- key: a\n  descriptors:\n  - key: b\n    rate_limit: {unit: fortnight, requests_per_unit: 1}\n",
-            "0.yaml: descriptors[0].descriptors[0].rate_limit.unit: \"fortnight\" is none of second, minute, hour, day, month, year, week",
+            "0.yaml: line 5: descriptors[0].descriptors[0].rate_limit.unit: \"fortnight\" is none of second, minute, hour, day, month, year, week",
         ),
         (
             "- key: a\n  rate_limit: {requests_per_unit: 1}\n",
-            "0.yaml: descriptors[0].rate_limit.unit: \"\" is none of second, minute, hour, day, month, year, week",
+            "0.yaml: line 3: descriptors[0].rate_limit.unit: \"\" is none of second, minute, hour, day, month, year, week",
         ),
         (
             "- key: a\n  rate_limit: {unit: day, unlimited: true}\n",
-            "0.yaml: descriptors[0].rate_limit.unit: not allowed beside unlimited: true",
+            "0.yaml: line 3: descriptors[0].rate_limit.unit: not allowed beside unlimited: true",
         ),
         (
             "- key: a\n  rate_limit: {unit: day, requests_per_unit: 1, name: n, replaces: [{name: n}]}\n",
-            "0.yaml: descriptors[0].rate_limit.replaces[0].name: \"n\" is the rule itself",
+            "0.yaml: line 3: descriptors[0].rate_limit.replaces[0].name: \"n\" is the rule itself",
         ),
         (
             "- key: a\n  rate_limit: {unit: day, requests_per_unit: 1, replaces: [{}]}\n",
-            "0.yaml: descriptors[0].rate_limit.replaces[0].name: is empty: name the rule that is replaced",
+            "0.yaml: line 3: descriptors[0].rate_limit.replaces[0].name: is empty: name the rule that is replaced",
         ),
         (
             "- key: a\n  value: b\n  share_threshold: true\n",
-            "0.yaml: descriptors[0].share_threshold: only for a value that ends with *, such as files*",
+            "0.yaml: line 3: descriptors[0].share_threshold: only for a value that ends with *, such as files*",
         ),
     ] {
         assert_eq!(descriptors(text), expected);
@@ -58,7 +58,7 @@ fn a_wrong_rule_is_named_with_its_field_and_the_remedy() {
     );
     assert_eq!(
         error(&["domain: d", "domain: d"]),
-        "1.yaml: domain: \"d\" is in another file too: remove one, or set MERGE_DOMAIN_CONFIG=true"
+        "1.yaml: domain: \"d\" is in another file too: remove one, or set MERGE_DOMAIN_CONFIG=true (sluice serve --merge-domains)"
     );
     for (text, place) in [
         ("- key: a\n  rate_limits: {}\n", "line 4"),
@@ -78,7 +78,7 @@ fn scalars_are_texts_and_empty_lists_may_be_left_out() {
     let yaml = "domain: 7\ndescriptors:\n- key: 404\n  value: true\n  rate_limit: {unit: DAY, requests_per_unit: 4}\n  descriptors:\n- key: x\n  value: 1.50\n  metadata: {a: [b]}\n";
     let config = DomainConfig::from_yaml(yaml).unwrap();
     assert_eq!(
-        (&*config.domain, &*config.descriptors[0].key, &*config.descriptors[0].value),
+        (&*config.domain, &*config.descriptors[0].key.text, &*config.descriptors[0].value),
         ("7", "404", "true")
     );
     assert_eq!(config.descriptors[1].value, "1.50");
@@ -96,7 +96,7 @@ async fn a_broken_configuration_leaves_the_last_good_one_and_its_counters() {
     assert_eq!(caller.words("d", &[of(&[("k", "v")])]).await, "ok: ok 1/2");
     let broken = configs(&[good, "{domain: e, descriptors: [{key: k, rate_limit: {unit: eon}}]}"]);
     let error = running.loader.load(&broken).unwrap_err();
-    assert!(error.to_string().starts_with("1.yaml: descriptors[0].rate_limit.unit"), "{error}");
+    assert!(error.to_string().starts_with("1.yaml: line 1: descriptors[0].rate_limit.unit"), "{error}");
     assert_eq!(caller.words("d", &[of(&[("k", "v")])]).await, "ok: ok 0/2");
     assert_eq!(metric(&running, "sluice_ratelimit_config_loads_total")[r#"{outcome="rejected"}"#], "1");
     let edited =

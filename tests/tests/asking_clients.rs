@@ -52,6 +52,8 @@ async fn asks_sluice(driver: &Driver) {
         "reserved 6",
         // 420 of 1,000.
         "left 9580",
+        // What the policy reserves.
+        "default 9000",
         "jobs true true false",
         "settled true",
         "job true",
@@ -75,7 +77,7 @@ async fn asks_a_script(driver: &Driver) {
         // The token is another one by now.
         ("two", json!({"cost": 2}), Some((200, json!({"allowed": true, "limits": [limit]})))),
         // No answer of Sluice.
-        ("two", json!({"cost": 1}), Some((502, json!("bad gateway")))),
+        ("two", json!({"cost": null}), Some((502, json!("bad gateway")))),
         (
             "two",
             json!({"cost": 7, "reserve": {"expiresAfterSeconds": 600}}),

@@ -209,7 +209,8 @@ async fn a_sidecar_enforces_every_algorithm_and_every_enforcement() {
 
     let status = namespace.api::<sluice_crds::RateLimitPolicy>().get("p").await.unwrap().status.unwrap();
     let limits = status.limits.unwrap_or_default();
-    assert!(limits.starts_with("sliding 3/1h, slots 3/1h (60 sub-windows), guaranteed"), "{limits}");
+    let begin = "sliding 3/1h by header x-client on /sliding, slots 3/1h (60 sub-windows) by header x-client on /slots, guaranteed";
+    assert!(limits.starts_with(begin), "{limits}");
 
     // The schema accepts this policy. The webhook would reject it, but there is none here.
     let bad = json!({"selector": {"matchLabels": {"app": "a"}}, "limits": [

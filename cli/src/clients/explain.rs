@@ -22,7 +22,7 @@ pub(crate) struct ExplainArgs {
     #[command(flatten)]
     sidecars: SidecarArgs,
     /// Target of the request: path and query, such as /orders?page=2
-    #[arg(required_unless_present = "domain")]
+    #[arg(required_unless_present_any = ["domain", "descriptor"])]
     target: Option<String>,
     /// Method of the request
     #[arg(short = 'X', long, value_name = "METHOD", default_value = "GET")]

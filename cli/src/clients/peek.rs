@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use sluice_config::client_pages::{NamedClient, PEEK, PeekQuestion, Peeked};
+use sluice_engine::Engine;
 
 use super::lines;
 use crate::cluster::args::SidecarArgs;
@@ -39,6 +40,20 @@ pub(crate) struct PeekArgs {
 }
 
 impl ClientArgs {
+    /// Returns the question about the client of a policy.
+    fn question(&self, policy: String) -> PeekQuestion {
+        let client = match &self.key {
+            Some(hash) => NamedClient::Hash(hash.clone()),
+            None => NamedClient::Values(self.values.clone()),
+        };
+        PeekQuestion { policy, limit: self.limit.clone(), client }
+    }
+
+    /// Returns the state of the client's counter, as an engine of this process reads it.
+    pub(crate) async fn look_in(&self, engine: &Engine) -> Result<Peeked> {
+        engine.peek(&self.question(self.policy.clone())).await.map_err(|error| anyhow!(error))
+    }
+
     /// Returns the state of the client's counter, as the first pod that enforces the policy reads it, and the pod.
     pub(crate) async fn look(&mut self) -> Result<(String, Peeked)> {
         if self.sidecars.address.is_none()
@@ -54,11 +69,7 @@ impl ClientArgs {
             }
             (Sidecars::Address(_), false) => self.policy.clone(),
         };
-        let client = match &self.key {
-            Some(hash) => NamedClient::Hash(hash.clone()),
-            None => NamedClient::Values(self.values.clone()),
-        };
-        let question = PeekQuestion { policy, limit: self.limit.clone(), client };
+        let question = self.question(policy);
         let answers = sidecars.ask::<_, Peeked>(PEEK, Some(&question)).await;
         let mut errors = Vec::new();
         for answer in answers {

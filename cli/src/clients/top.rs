@@ -62,7 +62,7 @@ pub(crate) async fn top(args: &TopArgs) -> Result<()> {
                         0 => client.denied.to_string(),
                         error => format!("{}-{}", client.denied.saturating_sub(error), client.denied),
                     };
-                    let since = super::seconds(limit.seconds as f64);
+                    let since = super::seconds(limit.seconds.max(1) as f64);
                     [&limit.policy, &limit.limit, &limit.effect, &denied, &since, &client.client, &client.key]
                         .map(String::clone)
                 })

@@ -33,7 +33,7 @@ pub(crate) struct SidecarArgs {
     /// Ask only pods with these labels, such as app=checkout
     #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "address")]
     pub(crate) selector: Option<String>,
-    /// Ask this debug port and no cluster, such as that of sluice run --debug
+    /// Ask this debug port and no cluster, such as that of sluice run --debug. Nobody can be reset there
     #[arg(long, value_name = "IP:PORT", value_parser = address)]
     pub(crate) address: Option<SocketAddr>,
 }
@@ -51,7 +51,10 @@ impl ClusterArgs {
             }
             None => Config::from_kubeconfig(&options).await,
         };
-        let config = config.context("cannot read the kubeconfig: set KUBECONFIG or pass --kubeconfig")?;
+        let config = config.context(
+            "cannot read the kubeconfig: set KUBECONFIG or pass --kubeconfig. A sluice run or serve on this machine is asked \
+             with --address and its --debug port",
+        )?;
         let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).context("cannot connect to the cluster")?;
         Ok((client, namespace))

@@ -4,21 +4,23 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sluice_crds::checks::installation::InstallationArgs;
 use sluice_engine::trace::TraceArgs;
 use sluice_host::duration::duration;
 use sluice_host::listen::{address, loopback_address};
 use sluice_host::logging::LogFormat;
 use sluice_sidecar::Upstream;
 
+use crate::run::policy_file::PolicyArgs;
 use crate::run::store::StoreArgs;
 
 /// The arguments of `sluice run`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// File with RateLimitPolicy objects; it is read again whenever it changes
-    #[arg(long, env = "SLUICE_POLICY", value_name = "FILE")]
-    pub(super) policy: PathBuf,
+    /// File with RateLimitPolicy objects, or folder with such files; may be repeated. They are read again whenever they change
+    #[arg(short = 'f', long, env = "SLUICE_POLICY", value_name = "FILE", required = true)]
+    pub(super) policy: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(super) policy_args: PolicyArgs,
     /// URL of the application, such as http://127.0.0.1:8080
     #[arg(long, env = "SLUICE_UPSTREAM", value_name = "URL")]
     pub(super) upstream: Upstream,
@@ -31,8 +33,6 @@ pub(crate) struct Args {
     /// Address of the debug port, which sluice top, peek, explain and status ask [default: none]
     #[arg(long, env = "SLUICE_DEBUG", value_name = "IP:PORT", value_parser = loopback_address)]
     pub(super) debug: Option<SocketAddr>,
-    #[command(flatten)]
-    pub(super) installation: InstallationArgs,
     #[command(flatten)]
     pub(super) store: StoreArgs,
     /// Number of worker threads, each of which uses up to one CPU core

@@ -12,5 +12,5 @@ mod store;
 
 pub(crate) use self::args::Args;
 pub(crate) use self::serve::run;
-#[cfg(feature = "serve")]
+#[cfg(any(feature = "cluster", feature = "serve"))]
 pub(crate) use self::store::StoreArgs;

@@ -13,7 +13,7 @@ use sluice_sidecar::process::run::shut_down;
 use sluice_sidecar::{Options, Route, Sidecar};
 
 use crate::run::args::Args;
-use crate::run::policy_file::{NamedPolicy, PolicyFile};
+use crate::run::policy_file::{NamedPolicy, PolicyFiles};
 
 /// Runs until a signal arrives.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
@@ -25,11 +25,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 async fn serve(args: Args) -> anyhow::Result<()> {
     let Args {
         policy,
+        policy_args,
         upstream,
         listen,
         admin,
         debug,
-        installation,
         store,
         workers,
         debug_headers,
@@ -39,7 +39,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         log_format: _,
         log: _,
     } = args;
-    let (file, policies) = PolicyFile::open(policy, (&installation).into(), Enforcer::Sidecar)?;
+    let (file, policies) = PolicyFiles::open(policy, &policy_args, Enforcer::Sidecar)?;
     let stores = StoreChoices::only(store.choice()?);
     let mut signals = Signals::new().context("cannot install signal handlers")?;
     let mut options = Options::new(vec![Route { listen, upstream: upstream.clone() }]);

@@ -133,6 +133,11 @@ impl StoreArgs {
             ),
             other => other.context("--store")?,
         };
+        if redis.password.is_some() && std::env::args().any(|argument| argument.contains(&url)) {
+            tracing::warn!(
+                "--store has a password, and other users of this machine can read arguments: set SLUICE_STORE instead"
+            );
+        }
         let key_secret = match read("--key-secret-file", key_secret_file.as_deref())? {
             None => {
                 let password = redis.password.as_ref().map_or("", Secret::expose);

@@ -6,6 +6,7 @@ use anyhow::{Result, anyhow};
 use sluice_config::policy::{CompiledLimit, LimitKind};
 use sluice_config::{CompiledPolicy, PreparedPolicy};
 use sluice_crds::Installation;
+use sluice_crds::manifest::Source;
 use sluice_engine::simulation::{LimitDecision, Simulation};
 
 use super::log::LoggedRequest;
@@ -14,8 +15,8 @@ use crate::run::policy_file::{NamedPolicy, load_policies};
 
 /// The policies of one file, with their counters.
 pub(super) struct Candidate {
-    /// Name of the file.
-    pub(super) name: String,
+    /// The file.
+    pub(super) source: Source,
     /// Limits that are left out: they depend on how long requests take.
     pub(super) left_out: Vec<String>,
     /// Warnings of `sluice check`.
@@ -37,11 +38,10 @@ pub(super) struct Effect {
 }
 
 impl Candidate {
-    /// Loads the policies of a file with this name and text, with counters that are empty at a time. Names so many of the clients that
+    /// Loads the policies of a file, with counters that are empty at a time. Names so many of the clients that
     /// need most.
     pub(super) fn load(
-        name: &str,
-        text: &str,
+        source: &Source,
         installation: &Installation,
         begin: u64,
         most_needing: usize,
@@ -58,7 +58,8 @@ impl Candidate {
                 limit.public_parts = (0..limit.key.len()).collect();
             }
         };
-        let policies = load_policies(name, text, installation, None, edit, |warning| warnings.push(warning))?;
+        let (name, sources) = (&source.name, std::slice::from_ref(source));
+        let policies = load_policies(sources, installation, None, edit, |warning| warnings.push(warning))?;
         let simulation = Simulation::begin(&policies, begin).map_err(|nacks| {
             let lines = nacks.iter().map(|(policy, nack)| format!("{name}: {policy}: {nack}"));
             anyhow!(lines.collect::<Vec<_>>().join("\n"))
@@ -68,7 +69,7 @@ impl Candidate {
             policy.limits.iter().map(|limit| LimitTally::new(policy, limit, begin, most_needing)).collect()
         };
         Ok(Self {
-            name: name.to_owned(),
+            source: source.clone(),
             left_out,
             warnings,
             admitted: 0,

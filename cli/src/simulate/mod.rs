@@ -25,12 +25,13 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use sluice_crds::checks::installation::InstallationArgs;
+use sluice_crds::manifest::Source;
 
 use crate::input::read;
 use crate::output::{Format, print, print_json};
 use log::format::{Format as LogFormat, Hints};
 use log::json::FieldName;
-use replay::{PolicyText, Replay};
+use replay::Replay;
 use report::Report;
 use report::proposal::Proposal;
 
@@ -46,7 +47,7 @@ pub(crate) struct SimulateArgs {
     /// Format of the logs, if it is not recognized: a name such as combined, or a format string of nginx or Apache httpd
     #[arg(long, value_name = "FORMAT")]
     format: Option<LogFormat>,
-    /// Exit with 2 if more than this part of the lines could not be read
+    /// Exit with 1 if more than this part of the lines could not be read
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     max_unreadable: Option<f64>,
     /// Field of JSON logs with the time, method, target, client, status or a header, such as header:x-customer=user.id
@@ -68,7 +69,7 @@ pub(crate) struct SimulateArgs {
     installation: InstallationArgs,
 }
 
-/// Replays the logs and prints the result. Exits with 2 if too many lines could not be read.
+/// Replays the logs and prints the result. Exits with 1 if too many lines could not be read.
 pub(crate) async fn simulate(args: SimulateArgs) -> Result<ExitCode> {
     if args.policy.len() > 2 {
         bail!("--policy is given {} times: at most two files can be compared", args.policy.len());
@@ -88,7 +89,7 @@ pub(crate) async fn simulate(args: SimulateArgs) -> Result<ExitCode> {
     let policies = args.policy.iter().map(|file| {
         let name = file.display().to_string();
         let text = read(file).with_context(|| name.clone())?;
-        Ok(PolicyText { name, text })
+        Ok(Source { name, text })
     });
     let policies = policies.collect::<Result<Vec<_>>>()?;
     let replay = Replay {
@@ -127,7 +128,7 @@ pub(crate) async fn simulate(args: SimulateArgs) -> Result<ExitCode> {
         sluice_host::logging::say(&format!(
             "{unreadable:.2} % of the lines could not be read: --max-unreadable allows {most} %"
         ));
-        return Ok(ExitCode::from(2));
+        return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
 }

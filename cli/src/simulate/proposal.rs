@@ -1,10 +1,11 @@
 //! Numbers that spare clients, in a policy in Shadow, which further replays confirm.
 
 use anyhow::{Result, anyhow, bail};
+use sluice_crds::manifest::Source;
 use sluice_crds::manifest::edit::{NewNumber, in_shadow};
 
 use super::demand::Demand;
-use super::replay::{PolicyText, Replay, Replayed};
+use super::replay::{Replay, Replayed};
 use super::tally::LimitTally;
 
 /// Number of replays at most: the default algorithm estimates, and may deny who comes close to the number.
@@ -21,7 +22,7 @@ pub(super) struct Confirmed {
 /// Finds numbers that deny nothing to a part of the clients of each limit, in percent. `first` is a replay of the policy as it is.
 pub(super) async fn propose(
     replay: &Replay<'_>,
-    file: &PolicyText,
+    file: &Source,
     first: &Replayed,
     percent: f64,
 ) -> Result<Confirmed> {
@@ -44,7 +45,7 @@ pub(super) async fn propose(
             let lines = problems.iter().map(|problem| format!("{}:{problem}", file.name));
             anyhow!(lines.collect::<Vec<_>>().join("\n"))
         })?;
-        let changed = PolicyText { name: format!("{} with the suggested numbers", file.name), text };
+        let changed = Source { name: format!("{} with the suggested numbers", file.name), text };
         let replayed = replay.run(std::slice::from_ref(&changed)).await?;
         replays += 1;
         let mut is_enough = true;
@@ -70,7 +71,7 @@ pub(super) async fn propose(
 }
 
 /// Returns how many of some clients are to be denied nothing.
-fn spared(clients: usize, percent: f64) -> usize {
+pub(super) fn spared(clients: usize, percent: f64) -> usize {
     // 99.9 % of 1,000 are 999, although binary fractions may make a little more of it.
     ((clients as f64 * percent / 100.0 - 1e-6).ceil().max(1.0) as usize).min(clients)
 }

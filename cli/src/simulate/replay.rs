@@ -1,11 +1,14 @@
 //! A replay of logs against the policies of one file or two.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sluice_crds::Installation;
+use sluice_crds::manifest::Source;
 
 use super::candidate::{Candidate, Effect};
 use super::log::files::{Incomplete, Requests, Unreadable};
@@ -15,13 +18,6 @@ use super::tally::LimitTally;
 
 /// Number of requests between two updates of the progress bar.
 const UPDATE_EVERY: u64 = 4_096;
-
-/// A file of policies.
-#[derive(Debug)]
-pub(super) struct PolicyText {
-    pub(super) name: String,
-    pub(super) text: String,
-}
 
 /// Logs, and what does not change from one replay of them to the next.
 #[derive(Debug)]
@@ -36,6 +32,8 @@ pub(super) struct Replay<'a> {
 /// Everything that a replay has found.
 pub(super) struct Replayed {
     pub(super) requests: u64,
+    /// The address of the client of all requests, if there is one alone and no request names others.
+    pub(super) only_client: Option<IpAddr>,
     /// Requests that the log has more than five minutes after later ones.
     pub(super) late: u64,
     pub(super) unreadable: Unreadable,
@@ -50,17 +48,21 @@ pub(super) struct Replayed {
 
 impl Replay<'_> {
     /// Replays the logs against the policies of each file.
-    pub(super) async fn run(&self, policies: &[PolicyText]) -> Result<Replayed> {
+    pub(super) async fn run(&self, policies: &[Source]) -> Result<Replayed> {
         let mut requests = Requests::open(self.logs, self.hints.clone())?;
         let begin = requests.begin()?;
-        let candidates = policies.iter().map(|PolicyText { name, text }| {
-            Candidate::load(name, text, self.installation, begin.unwrap_or(0), self.clients)
-        });
+        let candidates = policies
+            .iter()
+            .map(|source| Candidate::load(source, self.installation, begin.unwrap_or(0), self.clients));
         let mut candidates = candidates.collect::<Result<Vec<_>>>()?;
         let progress = progress(requests.bytes);
         let (mut count, mut end, mut late, mut only) = (0u64, begin.unwrap_or(0), 0u64, [0u64; 4]);
         let mut routes = Routes::default();
+        let mut clients = BTreeSet::new();
         while let Some(logged) = requests.next()? {
+            if clients.len() < 2 {
+                clients.insert((logged.client, logged.request.headers().contains_key("x-forwarded-for")));
+            }
             // Of those that are too late to be sorted.
             late += u64::from(logged.at < end);
             end = end.max(logged.at);
@@ -80,6 +82,10 @@ impl Replay<'_> {
         progress.finish_and_clear();
         Ok(Replayed {
             requests: count,
+            only_client: match (clients.pop_first(), clients.is_empty()) {
+                (Some((client, false)), true) => Some(client),
+                _ => None,
+            },
             late,
             unreadable: requests.unreadable,
             incomplete: requests.incomplete,

@@ -37,6 +37,8 @@ pub(super) struct LimitTally {
     pub(super) others: u64,
     /// Those of them that are denied most.
     pub(super) heavy: Heavy,
+    /// Whether all requests have one counter.
+    pub(super) is_of_all: bool,
     /// Whether the demand of clients tells what they need.
     has_demand: bool,
     /// The clients that need most, by [`ClientTally::need`], and their number at most.
@@ -74,6 +76,8 @@ impl LimitTally {
             limit: limit.name.clone(),
             effect: limit.effect_name(),
             // What an outcome takes back is not known before.
+            // All parts of a key are public here.
+            is_of_all: limit.public_parts.is_empty(),
             has_demand: limit.charge.settlement().is_none()
                 && rates.iter().all(|rate| rate.windows().is_some()),
             rates,

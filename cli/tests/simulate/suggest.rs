@@ -244,3 +244,37 @@ fn requests_are_counted_by_method_and_path() {
     let page = std::fs::read_to_string(folder.path().join("page.html")).unwrap();
     assert!(page.contains(">/orders/{id}</td>"), "{page}");
 }
+
+#[test]
+fn a_part_that_is_all_clients_is_said_to_be_and_who_is_far_out_is_named() {
+    // 300 clients send up to 4 a minute, and one floods.
+    let mut log: Vec<_> = (0..300u64)
+        .flat_map(|client| {
+            (0..=client % 4).map(move |n| (n * 10, format!("10.0.{}.{}", client / 200, client % 200)))
+        })
+        .chain((0..60).flat_map(|n| [(n, "203.0.113.9".to_owned()), (n, "203.0.113.9".to_owned())]))
+        .collect();
+    log.sort();
+    let log: String = log.iter().map(|(second, address)| line(*second, address, "/", 200)).collect();
+    let folder = folder(&[("p.yaml", &policy(3)), ("access.log", &log)]);
+    let suggest = |percent: &str| {
+        let (code, suggested, errors) =
+            simulate(folder.path(), &["--policy", "p.yaml", "--suggest", percent, "access.log"]);
+        assert_eq!(code, Some(0), "{errors}");
+        suggested
+    };
+    let all = suggest("99.9");
+    for text in [
+        "#   99.9 % of 301 clients is all of them.\n",
+        "clientIP=203.0.113.9. Without them it is 4 per 1m.\n",
+        // It is not left out.
+        "{requests: 120, per: 1m}",
+    ] {
+        assert!(all.contains(text), "{text}: {all}");
+    }
+    let some = suggest("99");
+    assert!(!some.contains("is all of them") && some.contains("{requests: 4, per: 1m}"), "{some}");
+    let report = json(folder.path(), &["--policy", "p.yaml", "--suggest", "99.9", "access.log"]);
+    let far_out = &report["suggested"]["limits"][0]["farOut"];
+    assert_eq!(far_out.to_string(), r#"[{"clients":["clientIP=203.0.113.9"],"per":"1m","without":4}]"#);
+}

@@ -267,10 +267,11 @@ impl PreparedPolicy {
             }
             Err(NotApplied::NotMatched) => {
                 let failing = limit.failing_conditions(request, path, || address);
-                Explained::DoesNotApply(format!(
-                    "{}: the request does not fulfil {failing}",
-                    NotApplied::NotMatched
-                ))
+                let why = match failing.as_str() {
+                    "" => "it is for descriptors of gateways".to_owned(),
+                    failing => format!("the request does not fulfil {failing}"),
+                };
+                Explained::DoesNotApply(format!("{}: {why}", NotApplied::NotMatched))
             }
             Err(NotApplied::Unlimited) => Explained::DoesNotApply(format!("{} admits everything", chosen())),
             Err(reason) => Explained::DoesNotApply(reason.to_string()),

@@ -9,9 +9,17 @@ use sluice_config::policy::{Allowance, CompiledLimit, LimitKind, Mode, Rates, Ti
 use super::field::Field;
 
 /// Warns of limits that a client can evade, or that count several clients as one. `limit_at` returns the field of the
-/// limit with an index.
-pub(crate) fn warn<'a>(at: &Field<'a>, policy: &CompiledPolicy, limit_at: impl Fn(usize) -> Field<'a>) {
-    warn_of_chosen_keys(policy, &limit_at);
+/// limit with an index, and `is_verified` tells whether something in front of the pods verifies a part of its key.
+pub(crate) fn warn<'a>(
+    at: &Field<'a>,
+    policy: &CompiledPolicy,
+    limit_at: impl Fn(usize) -> Field<'a>,
+    is_verified: impl Fn(usize, usize) -> bool,
+) {
+    let has_chosen_key =
+        |(n, limit): (usize, &CompiledLimit)| has_chosen_key(limit, |part| is_verified(n, part));
+    let chosen: Vec<_> = policy.limits.iter().enumerate().map(has_chosen_key).collect();
+    warn_of_chosen_keys(policy, &chosen, &limit_at);
     warn_of_lower_tiers(policy, &limit_at);
     warn_of_peers(policy, &limit_at);
     warn_of_wide_trust(at, policy);
@@ -116,10 +124,10 @@ fn warn_of_wide_exemptions<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize
 }
 
 /// Warns of keys, tiers and exemptions that a client can choose, unless another limit counts the same requests in any case.
-fn warn_of_chosen_keys<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) -> Field<'a>) {
+fn warn_of_chosen_keys<'a>(policy: &CompiledPolicy, chosen: &[bool], limit_at: &impl Fn(usize) -> Field<'a>) {
+    let others = || policy.limits.iter().zip(chosen).filter(|(_, chosen)| !**chosen).map(|(limit, _)| limit);
     let counts_too = |other: &CompiledLimit, limit: &CompiledLimit| {
-        !has_chosen_key(other)
-            && chosen_tier(other).is_none()
+        chosen_tier(other).is_none()
             && !matches!(other.kind, LimitKind::Adaptive(_))
             && (other.mode == Mode::Enforce || limit.mode == Mode::Shadow)
             && (other.matches.is_empty() || other.matches == limit.matches)
@@ -138,24 +146,28 @@ fn warn_of_chosen_keys<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) ->
     for (n, limit) in policy.limits.iter().enumerate() {
         let counts_exempt = |other: &CompiledLimit| counts_too(other, limit) && other.except.is_empty();
         if let Some(entry) = limit.except.iter().position(is_chosen)
-            && !policy.limits.iter().any(counts_exempt)
+            && !others().any(counts_exempt)
         {
             let at = limit_at(n).at("except").entry(entry);
             at.warning(format_args!("a client can exempt itself by what it sends: {instead}"));
         }
         if !limit.matches.is_empty()
             && limit.matches.iter().all(has_absence)
-            && !policy.limits.iter().any(|other| counts_exempt(other) && other.matches.is_empty())
+            && !others().any(|other| counts_exempt(other) && other.matches.is_empty())
         {
             let at = limit_at(n).at("matches").entry(0);
             at.warning(format_args!("a client can exempt itself by what it sends: {instead}"));
         }
-        if policy.limits.iter().any(|other| counts_too(other, limit)) {
+        if others().any(|other| counts_too(other, limit)) {
             continue;
         }
-        if has_chosen_key(limit) && !admits_nothing(limit) {
+        if chosen[n] && !admits_nothing(limit) {
+            let is_header = limit.key.iter().any(|part| matches!(part, KeyPart::Header(_)));
+            let or_say_so = if is_header { ". If one does, name it in the header's verifiedBy" } else { "" };
             let at = limit_at(n).at("key");
-            at.warning(format_args!("a client can get a new counter by sending another value: {instead}"));
+            at.warning(format_args!(
+                "a client can get a new counter by sending another value: {instead}{or_say_so}"
+            ));
         }
         if let Some(tier) = chosen_tier(limit) {
             let at = limit_at(n).at("tiers").entry(tier);
@@ -179,9 +191,10 @@ fn admits_nothing(limit: &CompiledLimit) -> bool {
 }
 
 /// Reports whether a client can get another counter. An address beside a header does not prevent it.
-fn has_chosen_key(limit: &CompiledLimit) -> bool {
-    let is_chosen = limit.key.iter().all(KeyPart::is_chosen_by_client);
-    !limit.key.is_empty() && (is_chosen || limit.key.iter().any(KeyPart::has_any_value))
+fn has_chosen_key(limit: &CompiledLimit, is_verified: impl Fn(usize) -> bool) -> bool {
+    let parts = || limit.key.iter().enumerate();
+    let is_chosen = parts().all(|(n, part)| part.is_chosen_by_client() && !is_verified(n));
+    !limit.key.is_empty() && (is_chosen || parts().any(|(n, part)| part.has_any_value() && !is_verified(n)))
 }
 
 /// Returns the tiers of a limit.

@@ -68,22 +68,20 @@ impl Report {
 
     /// Returns the warnings. The same one at several places is one, at the first of them.
     pub(crate) fn into_warnings(self) -> Vec<Violation> {
-        let mut merged: Vec<(Violation, usize)> = Vec::new();
+        let mut merged: Vec<(Violation, Vec<String>)> = Vec::new();
         for warning in self.warnings.into_inner() {
             match merged.iter_mut().find(|(first, _)| first.message == warning.message) {
-                Some((_, more)) => *more += 1,
-                None => merged.push((warning, 0)),
+                Some((_, others)) => others.push(warning.path),
+                None => merged.push((warning, Vec::new())),
             }
         }
-        let counted = |(mut warning, more): (Violation, usize)| {
-            match more {
-                0 => {}
-                1 => warning.message.push_str(" (and at 1 other place)"),
-                _ => warning.message.push_str(&format!(" (and at {more} other places)")),
+        let listed = |(mut warning, others): (Violation, Vec<String>)| {
+            if !others.is_empty() {
+                warning.message += &format!(" (also at {})", others.join(", "));
             }
             warning
         };
-        merged.into_iter().map(counted).collect()
+        merged.into_iter().map(listed).collect()
     }
 }
 
@@ -160,6 +158,8 @@ impl<'a> Field<'a> {
     pub(crate) fn regex(&self, pattern: &str) {
         if pattern.starts_with('~') {
             self.warning("begins with ~, which marks a regular expression in nginx and Kong, and stands for itself here: remove it");
+        } else if !pattern.contains(['.', '*', '+', '?', '(', '[', '{', '|', '\\', '^', '$']) {
+            self.warning("has no sign of a regular expression, so only this very text matches: write exact or prefix instead");
         }
         let number = self.report.regexes.get() + 1;
         self.report.regexes.set(number);

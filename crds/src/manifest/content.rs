@@ -25,6 +25,7 @@ pub(super) struct Content {
 /// A field of an object.
 #[derive(Debug)]
 struct Field {
+    file: String,
     value: Vec<u8>,
     line: u64,
     path: String,
@@ -32,7 +33,7 @@ struct Field {
 
 impl Content {
     /// Reads an object.
-    pub(super) fn read(kind: ContentKind, node: &Spanned<Node>) -> Result<Self, Vec<Problem>> {
+    pub(super) fn read(file: &str, kind: ContentKind, node: &Spanned<Node>) -> Result<Self, Vec<Problem>> {
         let object = node.value.to_json();
         let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
         let namespace = Some(text("/metadata/namespace")).filter(|namespace| !namespace.is_empty());
@@ -53,14 +54,14 @@ impl Content {
                     false => Ok(text.as_bytes().to_vec()),
                 };
                 let value = value.map_err(|_| invalid("is not valid base64"))?;
-                content.fields.insert(key.clone(), Field { value, line, path });
+                content.fields.insert(key.clone(), Field { file: file.to_owned(), value, line, path });
             }
         }
         Ok(content)
     }
 }
 
-/// Builds the tables of a policy from the contents of its file.
+/// Builds the tables of a policy from the contents of its file, or else of the other ones.
 pub(super) fn resolve(policy: PendingPolicy, contents: &[Content]) -> Result<LoadedPolicy, Vec<Problem>> {
     let PendingPolicy { mut loaded, overrides, lines, jwks } = policy;
     let find = |source: &ContentRef| {
@@ -69,15 +70,18 @@ pub(super) fn resolve(policy: PendingPolicy, contents: &[Content]) -> Result<Loa
                 && content.kind == source.kind()
                 && content.name == source.field().name
         };
-        contents.iter().find(is_it)?.fields.get(&source.field().key)
+        let fields =
+            contents.iter().filter(is_it).filter_map(|content| content.fields.get(&source.field().key));
+        fields.min_by_key(|field| field.file != loaded.file)
     };
     let mut problems = Vec::new();
     let mut tables = Vec::new();
     for (of_limit, line) in overrides.into_iter().zip(lines) {
         let path = format!("spec.limits[{}].overridesFrom", of_limit.limit);
         let missing = of_limit.sources.iter().filter(|source| find(source).is_none());
-        let missing =
-            missing.map(|source| Problem::new(line, path.clone(), format!("{source} is not in this file")));
+        let missing = missing.map(|source| {
+            Problem::new(line, path.clone(), format!("{source} is not in this file")).in_file(&loaded.file)
+        });
         let before = loaded.missing.len();
         loaded.missing.extend(missing.collect::<Vec<_>>());
         if loaded.missing.len() > before {
@@ -89,7 +93,7 @@ pub(super) fn resolve(policy: PendingPolicy, contents: &[Content]) -> Result<Loa
             Ok(table) => tables.push((of_limit, table)),
             Err(invalid) => problems.extend(invalid.iter().filter_map(|invalid| {
                 let field = find(&invalid.source)?;
-                Some(Problem::new(field.line, field.path.clone(), invalid.to_string()))
+                Some(Problem::new(field.line, field.path.clone(), invalid.to_string()).in_file(&field.file))
             })),
         }
     }
@@ -99,11 +103,13 @@ pub(super) fn resolve(policy: PendingPolicy, contents: &[Content]) -> Result<Loa
             None => {
                 let path = format!("spec.jwt[{}].jwksFrom", of_jwt.jwt);
                 let message = format!("{} is not in this file", of_jwt.source);
-                loaded.missing.push(Problem::new(line, path, message));
+                loaded.missing.push(Problem::new(line, path, message).in_file(&loaded.file));
             }
             Some(field) => match read_jwks(&field.value) {
                 Ok(jwks) => key_sets.push((of_jwt, jwks)),
-                Err(error) => problems.push(Problem::new(field.line, field.path.clone(), error)),
+                Err(error) => {
+                    problems.push(Problem::new(field.line, field.path.clone(), error).in_file(&field.file));
+                }
             },
         }
     }

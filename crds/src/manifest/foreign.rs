@@ -35,8 +35,9 @@ pub(super) fn of(api: &str, kind: &str, object: &Value) -> Foreign {
     let group = api.split_once('/').map_or("", |(group, _)| group);
     let skipped = |project: &str| {
         Foreign::Limits(format!(
-            "{kind} is a kind of {project}, which is skipped: docs/migration.md says how to write it as a RateLimitPolicy \
-             of sluice.dev/v1alpha1"
+            "{kind} is a kind of {project}, which is skipped: {}/blob/main/docs/migration.md says how to write it as a RateLimitPolicy \
+             of sluice.dev/v1alpha1",
+            env!("CARGO_PKG_REPOSITORY")
         ))
     };
     if let Some((_, _, project)) =

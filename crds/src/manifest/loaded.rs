@@ -7,9 +7,20 @@ use crate::policy::jwt::JwksSource;
 use crate::policy::{EnforcedBy, OverrideSources};
 use crate::store::CompiledStore;
 
+/// A file with objects.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Source {
+    /// Name of the file, which stands before the line of each problem; empty if it has none.
+    pub name: String,
+    /// Text of the file.
+    pub text: String,
+}
+
 /// A policy from a file.
 #[derive(Debug, Clone)]
 pub struct LoadedPolicy {
+    /// Name of the file.
+    pub file: String,
     /// Namespace of the policy; `default` if the file names none.
     pub namespace: String,
     /// Name of the policy.
@@ -22,7 +33,7 @@ pub struct LoadedPolicy {
     pub warnings: Vec<Problem>,
     /// The tables of overrides that the compiled policy refers to.
     pub tables: Vec<Vec<u8>>,
-    /// References to content that the file does not have. The compiled policy is without it.
+    /// References to content that no file has. The compiled policy is without it.
     pub missing: Vec<Problem>,
 }
 
@@ -39,6 +50,8 @@ pub(super) struct PendingPolicy {
 /// A store from a file.
 #[derive(Debug, Clone)]
 pub struct LoadedStore {
+    /// Name of the file.
+    pub file: String,
     /// Namespace of the store; `default` if the file names none.
     pub namespace: String,
     /// Name of the store.

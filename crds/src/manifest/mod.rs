@@ -24,7 +24,7 @@ use serde_saphyr::Spanned;
 use self::content::Content;
 use self::foreign::Foreign;
 use self::loaded::PendingPolicy;
-pub use self::loaded::{LoadedPolicy, LoadedStore};
+pub use self::loaded::{LoadedPolicy, LoadedStore, Source};
 use self::metadata::check_metadata;
 use self::plain::check_plain;
 pub use self::problem::Problem;
@@ -38,7 +38,7 @@ use crate::violation::Violation;
 /// Size of the largest file that is read, in bytes.
 pub const MAX_BYTES: usize = 4 << 20;
 
-/// The objects of a file.
+/// The objects of some files.
 #[derive(Debug, Clone, Default)]
 pub struct Loaded {
     /// The policies.
@@ -49,6 +49,10 @@ pub struct Loaded {
     pub skipped: Vec<Problem>,
     /// Values that kubectl reads otherwise, because they lack quotes.
     pub misread: Vec<Problem>,
+    /// Objects that another file has, too.
+    pub repeated: Vec<Problem>,
+    /// Problems of the files. Without one, all objects are there.
+    pub problems: Vec<Problem>,
 }
 
 /// An object of a file.
@@ -69,75 +73,106 @@ enum Kind {
     Store,
 }
 
-/// Reads every policy and store of a YAML text, which may contain several documents and Lists. Skips objects of other
-/// kinds. The policies are compiled for an installation. It is a problem if the text contains neither.
+/// Reads every policy and store of a YAML text, as [`load_all`] does. Returns all problems if there are some.
 pub fn load(text: &str, installation: &Installation) -> Result<Loaded, Vec<Problem>> {
-    if text.len() > MAX_BYTES {
-        return Err(vec![Problem::new(
-            1,
-            "",
-            format!("the file has {} bytes: at most {MAX_BYTES} are allowed", text.len()),
-        )]);
-    }
-    let nodes = objects(text)?;
-    let (mut loaded, mut problems) = (Loaded::default(), Vec::new());
-    let (mut policies, mut contents) = (Vec::<PendingPolicy>::new(), Vec::new());
-    for node in &nodes {
-        let mut add = |kind: &str, namespace: &str, name: &str, is_repeated: bool| {
-            if is_repeated {
-                let message = format!("the {kind} {namespace}/{name} is defined twice in this file");
-                problems.push(Problem::new(node.referenced.line(), "metadata.name", message));
+    let loaded = load_all(&[Source { name: String::new(), text: text.to_owned() }], installation);
+    if loaded.problems.is_empty() { Ok(loaded) } else { Err(loaded.problems) }
+}
+
+/// Reads every policy and store of files in YAML, each of which may contain several documents and Lists. Skips objects of other
+/// kinds. The policies are compiled for an installation. It is a problem if the files contain neither.
+#[must_use]
+pub fn load_all(files: &[Source], installation: &Installation) -> Loaded {
+    let (mut loaded, mut contents, mut kinds) = (Loaded::default(), Vec::new(), Vec::new());
+    let mut policies = Vec::<PendingPolicy>::new();
+    for Source { name: file, text } in files {
+        let in_file = |problems: Vec<Problem>| problems.into_iter().map(|problem| problem.in_file(file));
+        let nodes = match objects_of(text) {
+            Ok(nodes) => nodes,
+            Err(found) => {
+                loaded.problems.extend(in_file(found));
+                continue;
             }
-            !is_repeated
         };
-        let object = load_object(node, installation);
-        if !matches!(object, Ok(LoadedObject::Foreign(_) | LoadedObject::Other)) {
-            loaded.misread.extend(check_plain(text, node));
-        }
-        match object {
-            Ok(LoadedObject::Policy(policy)) => {
-                let LoadedPolicy { namespace, name, .. } = &policy.loaded;
-                let same = |other: &PendingPolicy| {
-                    other.loaded.namespace == *namespace && other.loaded.name == *name
-                };
-                if add("RateLimitPolicy", namespace, name, policies.iter().any(same)) {
-                    policies.push(*policy);
-                }
+        for node in &nodes {
+            kinds.extend(node.value.get("kind").and_then(Node::as_str).map(str::to_owned));
+            let object = load_object(file, node, installation);
+            if !matches!(object, Ok(LoadedObject::Foreign(_) | LoadedObject::Other)) {
+                loaded.misread.extend(in_file(check_plain(text, node)));
             }
-            Ok(LoadedObject::Content(content)) => contents.push(content),
-            Ok(LoadedObject::Store(store)) => {
-                let (namespace, name) = (&store.namespace, &store.name);
-                let same = |other: &LoadedStore| other.namespace == *namespace && other.name == *name;
-                if add("RateLimitStore", namespace, name, loaded.stores.iter().any(same)) {
-                    loaded.stores.push(*store);
+            let mut is_repeated = |object: &str, other: Option<&String>| {
+                let Some(other) = other else { return false };
+                let line = line_of(node, "metadata.name");
+                let problem = |message| Problem::new(line, "metadata.name", message).in_file(file);
+                if other == file {
+                    loaded.problems.push(problem(format!("the {object} is defined twice in this file")));
+                } else {
+                    let message =
+                        format!("the {object} is defined in {other}, too: give one of them another name");
+                    loaded.repeated.push(problem(message));
                 }
+                other == file
+            };
+            match object {
+                Ok(LoadedObject::Policy(policy)) => {
+                    let LoadedPolicy { namespace, name, .. } = &policy.loaded;
+                    let mut others = policies.iter().map(|other| &other.loaded).rev();
+                    let other = others.find(|other| other.namespace == *namespace && other.name == *name);
+                    let object = format!("RateLimitPolicy {namespace}/{name}");
+                    if !is_repeated(&object, other.map(|other| &other.file)) {
+                        policies.push(*policy);
+                    }
+                }
+                Ok(LoadedObject::Store(store)) => {
+                    let (namespace, name) = (&store.namespace, &store.name);
+                    let mut others = loaded.stores.iter().rev();
+                    let other = others.find(|other| other.namespace == *namespace && other.name == *name);
+                    let object = format!("RateLimitStore {namespace}/{name}");
+                    if !is_repeated(&object, other.map(|other| &other.file)) {
+                        loaded.stores.push(*store);
+                    }
+                }
+                Ok(LoadedObject::Content(content)) => contents.push(content),
+                Ok(LoadedObject::Foreign(skipped)) => loaded.skipped.push(skipped.in_file(file)),
+                Ok(LoadedObject::Other) => {}
+                Err(found) => loaded.problems.extend(in_file(found)),
             }
-            Ok(LoadedObject::Foreign(skipped)) => loaded.skipped.push(skipped),
-            Ok(LoadedObject::Other) => {}
-            Err(found) => problems.extend(found),
         }
     }
     for policy in policies {
         match content::resolve(policy, &contents) {
             Ok(policy) => loaded.policies.push(policy),
-            Err(found) => problems.extend(found),
+            Err(found) => loaded.problems.extend(found),
         }
     }
-    if loaded.policies.is_empty() && loaded.stores.is_empty() && problems.is_empty() {
-        problems.append(&mut loaded.skipped);
+    if loaded.policies.is_empty() && loaded.stores.is_empty() && loaded.problems.is_empty() {
+        loaded.problems.append(&mut loaded.skipped);
     }
-    if loaded.policies.is_empty() && loaded.stores.is_empty() && problems.is_empty() {
-        let mut kinds: Vec<_> =
-            nodes.iter().filter_map(|node| node.value.get("kind").and_then(Node::as_str)).collect();
+    if loaded.policies.is_empty() && loaded.stores.is_empty() && loaded.problems.is_empty() {
         kinds.dedup();
         let only = if kinds.is_empty() { String::new() } else { format!(", only {}", kinds.join(", ")) };
-        problems.push(Problem::new(1, "", format!("the file contains no RateLimitPolicy{only}")));
+        let of = if files.len() == 1 { "the file contains" } else { "the files contain" };
+        let problem = Problem::new(1, "", format!("{of} no RateLimitPolicy{only}"));
+        loaded.problems.push(problem.in_file(files.first().map_or("", |file| &file.name)));
     }
-    if problems.is_empty() { Ok(loaded) } else { Err(problems) }
+    loaded
+}
+
+/// Reads the objects of a file, unless it is too large.
+fn objects_of(text: &str) -> Result<Vec<Spanned<Node>>, Vec<Problem>> {
+    if text.len() > MAX_BYTES {
+        let message = format!("the file is larger than {} MiB: divide it into several ones", MAX_BYTES >> 20);
+        return Err(vec![Problem::new(1, "", message)]);
+    }
+    objects(text)
 }
 
 /// Loads one object.
-fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<LoadedObject, Vec<Problem>> {
+fn load_object(
+    file: &str,
+    node: &Spanned<Node>,
+    installation: &Installation,
+) -> Result<LoadedObject, Vec<Problem>> {
     let top = node.referenced.line();
     if !matches!(node.value, Node::Map(_)) {
         return Err(vec![Problem::new(
@@ -165,10 +200,10 @@ fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<Load
             return Err(vec![Problem::new(line_of(node, "kind"), "kind", message)]);
         }
         (Some("v1"), Some("Secret")) => {
-            return Content::read(ContentKind::Secret, node).map(LoadedObject::Content);
+            return Content::read(file, ContentKind::Secret, node).map(LoadedObject::Content);
         }
         (Some("v1"), Some("ConfigMap")) => {
-            return Content::read(ContentKind::ConfigMap, node).map(LoadedObject::Content);
+            return Content::read(file, ContentKind::ConfigMap, node).map(LoadedObject::Content);
         }
         (Some(api), Some(kind)) => {
             let problem = |message| Problem::new(line_of(node, "apiVersion"), "apiVersion", message);
@@ -209,7 +244,7 @@ fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<Load
         object["metadata"]["namespace"] = "default".into();
     }
     let located = |violation: Violation| {
-        Problem::new(line_of(node, &violation.path), violation.path, violation.message)
+        Problem::new(line_of(node, &violation.path), violation.path, violation.message).in_file(file)
     };
     let located = |violations: Vec<Violation>| violations.into_iter().map(located).collect::<Vec<_>>();
     // A problem of the metadata hides none of the spec.
@@ -227,8 +262,16 @@ fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<Load
             };
             let (namespace, warnings) = (policy.namespace.clone(), located(warnings));
             let (tables, missing) = (Vec::new(), Vec::new());
-            let loaded =
-                LoadedPolicy { namespace, name, enforced_by, compiled: policy, warnings, tables, missing };
+            let loaded = LoadedPolicy {
+                file: file.to_owned(),
+                namespace,
+                name,
+                enforced_by,
+                compiled: policy,
+                warnings,
+                tables,
+                missing,
+            };
             let line =
                 |of: &OverrideSources| line_of(node, &format!("spec.limits[{}].overridesFrom", of.limit));
             let lines = overrides.iter().map(line).collect();
@@ -246,7 +289,8 @@ fn load_object(node: &Spanned<Node>, installation: &Installation) -> Result<Load
                 Err(found) => return Err(with_metadata(problems, found)),
             };
             let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
-            Ok(LoadedObject::Store(Box::new(LoadedStore { namespace, name, compiled })))
+            let file = file.to_owned();
+            Ok(LoadedObject::Store(Box::new(LoadedStore { file, namespace, name, compiled })))
         }
     }
 }

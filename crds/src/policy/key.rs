@@ -94,6 +94,11 @@ pub struct HeaderKey {
     /// X-Api-Key, is not clear, unless spec.application has that habit.
     #[schemars(length(min = 1, max = 128), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]
     pub name: String,
+    /// Who verifies the value before a request reaches the pods, in your words, such as the name of a gateway that checks API keys and
+    /// refuses unknown ones. It changes nothing but the warning that a client can get a new counter by sending another value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub verified_by: Option<String>,
 }
 
 /// A cookie as a part of a key.
@@ -204,6 +209,12 @@ impl Key {
             | KeySource::Descriptor(_) => true,
             KeySource::Method(_) | KeySource::Path(_) | KeySource::Host(_) | KeySource::ClientIp(_) => false,
         })
+    }
+
+    /// Reports whether something in front of the pods verifies a part.
+    pub(crate) fn is_verified(&self, part: usize) -> bool {
+        let source = self.parts.get(part).map(|part| &part.source);
+        matches!(source, Some(KeySource::Header(HeaderKey { verified_by: Some(_), .. })))
     }
 
     /// Returns the indexes of the parts that operators may read.

@@ -11,6 +11,9 @@ use crate::checks::field::Field;
 use crate::policy::client_address;
 use crate::policy::rls::{Place, RlsMatch};
 
+/// The methods of RFC 9110, and PATCH.
+const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+
 /// Conditions on a request, all of which must hold. At least one is required.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -167,6 +170,16 @@ impl Match {
                 "is empty, so it would match every request: set at least one of path, methods, hosts, headers, query, \
                  cookies, grpc, clientCIDRs, rls",
             );
+        }
+        for (n, method) in
+            methods.iter().enumerate().filter(|(_, method)| !METHODS.contains(&method.as_str()))
+        {
+            let meant = METHODS.iter().find(|known| strsim::osa_distance(known, method) == 1);
+            if let Some(meant) = meant {
+                at.at("methods")
+                    .entry(n)
+                    .warning(format_args!("{method} is not a known method: is it {meant}?"));
+            }
         }
         if rls.is_some() && place == Place::Other {
             at.at("rls").violation("is only allowed in `matches` of a limit in `limits`, or of one in `concurrency` with `max`: remove it");

@@ -218,7 +218,13 @@ impl RateLimitPolicySpec {
         self.check_claims(at, &policy.limits);
         // Whoever asks the service has named the client.
         if by.sidecar {
-            client_warnings::warn(at, &policy, |index| self.field(at, index));
+            let is_verified = |index: usize, part: usize| {
+                let selections = self.limits.iter().map(|limit| &limit.selection);
+                let mut all = selections.chain(self.concurrency.iter().map(|limit| &limit.selection));
+                let key = all.nth(index).and_then(|selection| selection.key.as_ref());
+                key.is_some_and(|key| key.is_verified(part))
+            };
+            client_warnings::warn(at, &policy, |index| self.field(at, index), is_verified);
         }
         self.check_store(at, &policy.limits);
         (Some(policy), pods)

@@ -9,8 +9,63 @@ use crate::duration;
 /// Kinds of routes, which have no pods of their own.
 const ROUTES: [&str; 6] = ["HTTPRoute", "GRPCRoute", "Gateway", "Ingress", "VirtualService", "IngressRoute"];
 
-/// Returns an example of a schema's form, for a value of another type.
-pub(super) fn form(value: &Value, schema: &Value) -> Option<String> {
+/// Returns the field that is spelled most like an unknown one.
+pub(super) fn similar<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let lower = name.to_ascii_lowercase();
+    let likeness = |known: &str| strsim::normalized_damerau_levenshtein(&lower, &known.to_ascii_lowercase());
+    let best = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    (likeness(best) > 0.6).then_some(best)
+}
+
+/// Says what a pattern of the schema allows.
+pub(super) fn of_pattern(pattern: &str) -> String {
+    let words = match pattern {
+        "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$" => "a name has letters, digits and -, without spaces and colons",
+        "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" => {
+            "use lower-case letters, digits and -, with a letter or a digit at both ends"
+        }
+        "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$" => {
+            "use lower-case letters, digits, - and ., with a letter or a digit at both ends"
+        }
+        "^/" => "it begins with /",
+        "^[A-Z][A-Z-]*$" => "write a method in upper case, such as GET",
+        "^[A-Za-z_][A-Za-z0-9_]*$" | "^[A-Za-z0-9_]+$" => "use letters, digits and _",
+        "^[A-Za-z_][A-Za-z0-9_.]*$" => "use letters, digits, _ and ., as in shop.Checkout",
+        "^[1-5]([0-9][0-9]|xx)$" => "write a status such as 401, or a class such as 5xx",
+        "^[A-Za-z0-9_$-]+([.][A-Za-z0-9_$-]+){0,7}$" => {
+            "write names with dots between them, as in usage.total_tokens"
+        }
+        "^[!-~]+$" => "use visible ASCII characters, without spaces",
+        "^[!-~]([ -~]*[!-~])?$" => "use visible ASCII characters, without spaces at the ends",
+        "^[-._a-zA-Z0-9]+$" => "use letters, digits, -, _ and .",
+        "^[-_A-Za-z0-9]{22}$" => "write the 22 characters that sluice peek prints as the key",
+        "^[!-)+->A-Z^-z|~]+$" => r"use visible ASCII characters, without spaces and * ? @ [ \ ] { }",
+        "^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+( *;[ -~]*)?$" => {
+            "write a content type, such as text/html; charset=utf-8"
+        }
+        _ if pattern.starts_with(r"^(\*\.)?") => {
+            "write a host without scheme, port and path, such as shop.example or *.shop.example"
+        }
+        other => return format!("it must match the pattern {other}"),
+    };
+    words.to_owned()
+}
+
+/// Returns an example of a schema's form, for a value of another type than the expected one.
+pub(super) fn form(value: &Value, schema: &Value, expected: &str) -> Option<String> {
+    if let Some(text) = value.as_str() {
+        let is_it = match expected {
+            "integer" => text.parse::<i64>().is_ok(),
+            "boolean" => matches!(text, "true" | "false"),
+            _ => false,
+        };
+        if is_it {
+            return Some(format!("{text}, without quotation marks"));
+        }
+    }
+    if value.is_number() && schema.pointer("/properties/request/properties/number").is_some() {
+        return Some(format!("{{request: {{number: {value}}}}}"));
+    }
     if schema["type"] != "object" {
         return None;
     }

@@ -10,6 +10,7 @@ mod policies;
 mod top;
 
 pub use explain::Validate;
+pub(crate) use peek::peek;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sluice_config::client_pages;
@@ -65,7 +66,7 @@ impl Page {
         match self {
             Self::Top => Ok(json(&top::top(snapshot))),
             Self::Policies => Ok(json(&policies::policies(snapshot, publisher.files()))),
-            Self::Peek => Ok(json(&peek::peek(snapshot, &parse(question)?).await?)),
+            Self::Peek => Ok(json(&peek(snapshot, &parse(question)?).await?)),
             Self::ExplainDescriptors => Ok(json(&descriptors::explain(snapshot, &parse(question)?).await?)),
             Self::Explain => Ok(json(&explain::explain(snapshot, &parse(question)?, validate).await?)),
         }

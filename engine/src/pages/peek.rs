@@ -15,7 +15,7 @@ use crate::limit::snapshot::Snapshot;
 const MAX_NAMED: usize = 20;
 
 /// Reads the counter of a client.
-pub(super) async fn peek(snapshot: &Snapshot, question: &PeekQuestion) -> Result<Peeked, String> {
+pub(crate) async fn peek(snapshot: &Snapshot, question: &PeekQuestion) -> Result<Peeked, String> {
     let (p, policy) = (0..)
         .zip(&*snapshot.policies)
         .find(|(_, policy)| is_named(policy, &question.policy))

@@ -17,7 +17,7 @@ mod last_good;
 mod operator;
 mod received;
 mod report;
-mod resets;
+pub(crate) mod resets;
 pub mod sse;
 mod subscriber;
 mod versions;

@@ -107,7 +107,7 @@ impl ResetOrders {
 }
 
 /// Carries out a step.
-async fn carry_out(snapshot: &Snapshot, order: &ResetOrder) -> Result<ResetReport, String> {
+pub(crate) async fn carry_out(snapshot: &Snapshot, order: &ResetOrder) -> Result<ResetReport, String> {
     let key: KeyHash = order.key.parse().map_err(|error| format!("{:?}: {error}", order.key))?;
     let index = find(snapshot, order)?;
     let limit = snapshot.limit(index);

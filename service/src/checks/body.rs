@@ -120,6 +120,9 @@ pub(crate) struct SettleBody {
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "CheckResult")]
 pub(crate) struct CheckAnswerBody {
+    /// Whether the limits were only looked at, and nothing was charged.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) peek: bool,
     /// Whether no limit denies it.
     pub(crate) allowed: bool,
     /// The limits that it is about, in their order. A request that no limit matches has none.
@@ -152,7 +155,7 @@ pub(crate) struct LimitBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) quota: Option<u64>,
     /// Length of the period, in seconds. Absent for a limit on concurrent requests.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "seconds")]
     pub(crate) period_seconds: Option<f64>,
     /// The number that is left. Absent if an override admits everything.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -166,6 +169,14 @@ pub(crate) struct LimitBody {
     /// Time after which the same check may be allowed, in seconds, rounded up. Absent if the limit has room, or never has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) retry_after_seconds: Option<u64>,
+}
+
+/// Writes whole seconds without a fraction.
+fn seconds<S: serde::Serializer>(seconds: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
+    match seconds {
+        Some(whole) if whole.fract() == 0.0 => serializer.serialize_u64(*whole as u64),
+        other => other.serialize(serializer),
+    }
 }
 
 /// A reservation.

@@ -85,6 +85,10 @@ fn in_words_of_json(error: &serde_json::Error) -> String {
         .replace("invalid type: sequence", "invalid type: array")
         .replace("a map", "an object")
         .replace("invalid type: map", "invalid type: object")
+        .replace("floating point `", "number `")
+        .replace("expected u64", "expected an integer of at least 0")
+        .replace("expected u32", "expected an integer of at least 0")
+        .replace("expected f64", "expected a number")
 }
 
 /// Returns a path as a JSON pointer.

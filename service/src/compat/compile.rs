@@ -138,7 +138,7 @@ pub fn compile(
         }
         if domains.contains_key(&*config.domain) && !options.merges_domains {
             return Err(failed(format!(
-                "domain: {:?} is in another file too: remove one, or set MERGE_DOMAIN_CONFIG=true",
+                "domain: {:?} is in another file too: remove one, or set MERGE_DOMAIN_CONFIG=true (sluice serve --merge-domains)",
                 config.domain
             )));
         }
@@ -231,39 +231,50 @@ impl Builder {
             return Err(format!("{field}: more than {MAX_DEPTH} levels"));
         }
         for (n, descriptor) in descriptors.iter().enumerate() {
-            let field = format!("{field}[{n}]");
-            if descriptor.key.is_empty() {
-                return Err(format!("{field}.key: is empty"));
-            }
-            let composite = match &*descriptor.value {
-                "" => descriptor.key.clone(),
-                value => format!("{}_{value}", descriptor.key),
-            };
-            let name = if name.is_empty() { composite.clone() } else { format!("{name}.{composite}") };
-            if descriptor.share_threshold && !descriptor.value.ends_with('*') {
-                return Err(format!(
-                    "{field}.share_threshold: only for a value that ends with *, such as files*"
-                ));
-            }
-            let level = Level {
-                key: &descriptor.key,
-                value: &descriptor.value,
-                shares_threshold: descriptor.share_threshold,
-            };
-            path.push(level);
-            let rule = match &descriptor.rate_limit {
-                Some(rate_limit) => {
-                    Some(self.rule(descriptor, rate_limit, path, (&field, &name), options)?)
-                }
-                None => None,
-            };
-            self.has_detailed_metrics |= descriptor.detailed_metric || descriptor.value_to_metric;
-            self.rules.add(path, rule).map_err(|_| {
-                format!("{field}: {composite:?} is there twice: key and value together must be unique in their list")
+            let added = self.add_level(descriptor, path, (&format!("{field}[{n}]"), name), options);
+            added.map_err(|reason| match descriptor.key.line {
+                1.. if !reason.starts_with("line ") => format!("line {}: {reason}", descriptor.key.line),
+                _ => reason,
             })?;
-            self.add(&descriptor.descriptors, path, (&format!("{field}.descriptors"), &name), options)?;
-            path.pop();
         }
+        Ok(())
+    }
+
+    /// Adds the rule of a level, and those below.
+    fn add_level<'a>(
+        &mut self,
+        descriptor: &'a DescriptorConfig,
+        path: &mut Vec<Level<'a>>,
+        (field, name): (&str, &str),
+        options: &CompileOptions,
+    ) -> Result<(), String> {
+        let key = &descriptor.key.text;
+        if key.is_empty() {
+            return Err(format!("{field}.key: is empty"));
+        }
+        let composite = match &*descriptor.value {
+            "" => key.clone(),
+            value => format!("{key}_{value}"),
+        };
+        let name = if name.is_empty() { composite.clone() } else { format!("{name}.{composite}") };
+        if descriptor.share_threshold && !descriptor.value.ends_with('*') {
+            return Err(format!(
+                "{field}.share_threshold: only for a value that ends with *, such as files*"
+            ));
+        }
+        path.push(Level { key, value: &descriptor.value, shares_threshold: descriptor.share_threshold });
+        let rule = match &descriptor.rate_limit {
+            Some(rate_limit) => Some(self.rule(descriptor, rate_limit, path, (field, &name), options)?),
+            None => None,
+        };
+        self.has_detailed_metrics |= descriptor.detailed_metric || descriptor.value_to_metric;
+        self.rules.add(path, rule).map_err(|_| {
+            format!(
+                "{field}: {composite:?} is there twice: key and value together must be unique in their list"
+            )
+        })?;
+        self.add(&descriptor.descriptors, path, (&format!("{field}.descriptors"), &name), options)?;
+        path.pop();
         Ok(())
     }
 

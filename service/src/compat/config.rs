@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_saphyr::Spanned;
 use sluice_config::descriptor::RateUnit;
 
 use crate::messages::{ConfigDescriptor, ConfigRateLimit, RateLimitConfig};
@@ -26,7 +27,7 @@ pub struct DomainConfig {
 pub struct DescriptorConfig {
     /// The key.
     #[serde(default)]
-    pub key: String,
+    pub key: Located,
     /// The value; empty for any. A `*` stands for any text.
     #[serde(default, deserialize_with = "or_empty")]
     pub value: String,
@@ -54,6 +55,22 @@ pub struct DescriptorConfig {
     /// Has no meaning here.
     #[serde(default)]
     metadata: Ignored,
+}
+
+/// A text, and where its file has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Located {
+    /// The text.
+    pub text: String,
+    /// The number of its line; 0 outside a file.
+    pub line: u64,
+}
+
+impl<'de> Deserialize<'de> for Located {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Spanned { value: text, referenced, .. } = Spanned::<String>::deserialize(deserializer)?;
+        Ok(Self { text, line: referenced.line() })
+    }
 }
 
 /// A value of any form that is not read.
@@ -135,7 +152,8 @@ fn joined(descriptors: Vec<DescriptorConfig>) -> Vec<DescriptorConfig> {
     let mut places = HashMap::new();
     let mut joined = Vec::<DescriptorConfig>::with_capacity(descriptors.len());
     for mut descriptor in descriptors {
-        let place = *places.entry((descriptor.key.clone(), descriptor.value.clone())).or_insert(joined.len());
+        let place =
+            *places.entry((descriptor.key.text.clone(), descriptor.value.clone())).or_insert(joined.len());
         match joined.get_mut(place) {
             Some(known) if known.rate_limit.is_none() => {
                 let mut below = std::mem::take(&mut known.descriptors);
@@ -157,7 +175,7 @@ fn joined(descriptors: Vec<DescriptorConfig>) -> Vec<DescriptorConfig> {
 impl From<ConfigDescriptor> for DescriptorConfig {
     fn from(config: ConfigDescriptor) -> Self {
         Self {
-            key: config.key,
+            key: Located { text: config.key, line: 0 },
             value: config.value,
             rate_limit: config.rate_limit.map(Into::into),
             descriptors: config.descriptors.into_iter().map(Into::into).collect(),

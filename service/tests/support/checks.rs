@@ -43,6 +43,16 @@ spec:
 ---
 apiVersion: sluice.dev/v1alpha1
 kind: RateLimitPolicy
+metadata: {name: three, namespace: ordered}
+spec:
+  enforcedBy: [Service]
+  limits:
+  - {name: watched, mode: Shadow, matches: [{path: {exact: /}}], rates: [{requests: 3, per: 1h}]}
+  - {name: enforced, matches: [{path: {exact: /}}], rates: [{requests: 2, per: 1h}]}
+  - {name: never, mode: Shadow, matches: [{path: {exact: /}}], rates: [{requests: 0, per: 1h}]}
+---
+apiVersion: sluice.dev/v1alpha1
+kind: RateLimitPolicy
 metadata: {name: llm, namespace: shop}
 spec:
   enforcedBy: [Service]

@@ -97,6 +97,9 @@ func service(url string) {
 	must(asker.Settle(ctx, reservation.ID, 420))
 	fmt.Println("left", must(asker.Allow(ctx, policy, "tokens", 0, "other")).Remaining)
 
+	must(asker.Reserve(ctx, policy, "tokens", ask.Default, 0, "third"))
+	fmt.Println("default", must(asker.Allow(ctx, policy, "tokens", 0, "third")).Remaining)
+
 	var jobs [3]ask.Answer
 	for n := range jobs {
 		jobs[n] = must(asker.Reserve(ctx, policy, "jobs", 1, 0, "go"))
@@ -130,7 +133,7 @@ func script(url string) {
 	fmt.Println("settled", must(asker.Settle(ctx, "some", 400)))
 	token("two")
 	fmt.Println("allow", must(asker.Allow(ctx, policy, "per-customer", 2, "go")).Allowed)
-	fmt.Println("allow", must(asker.Allow(ctx, policy, "per-customer", 1, "go")).Answered)
+	fmt.Println("allow", must(asker.Allow(ctx, policy, "per-customer", ask.Default, "go")).Answered)
 	_, err := asker.Reserve(ctx, policy, "tokens", 7, 599500*time.Millisecond, "go")
 	fmt.Println(problem(err))
 }

@@ -52,6 +52,14 @@ def service(url):
         reservation.used = 420
     print("left", asker.allow(POLICY, "tokens", "other", cost=0).remaining)
 
+    asker.reserve(POLICY, "tokens", "third")
+    print("default", asker.allow(POLICY, "tokens", "third", cost=0).remaining)
+
+    # The work is done, whatever becomes of its settlement.
+    with asker.reserving(POLICY, "tokens", "lost", cost=1) as reservation:
+        reservation.id = "none"
+    assert "404" in reservation.failure, reservation
+
     jobs = [asker.reserve(POLICY, "jobs", "python") for _ in range(3)]
     print("jobs", *(word(job.allowed) for job in jobs))
     print("settled", word(asker.settle(jobs[0].id)))

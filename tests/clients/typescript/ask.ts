@@ -22,7 +22,7 @@ async function problem(call: Promise<unknown>): Promise<string> {
 }
 
 async function service(url: string): Promise<void> {
-  const asker = new Asker(url, { timeout: 60_000 });
+  const asker = new Asker(url, { timeout: 60 });
   for (let n = 0; n < 5; n++) {
     const answer = await asker.allow(POLICY, "per-customer", KEY);
     console.log("allow", answer.allowed, answer.answered, answer.remaining);
@@ -31,7 +31,7 @@ async function service(url: string): Promise<void> {
   console.log("allow", denied.allowed, denied.answered, denied.remaining, (denied.retryAfter ?? 0) > 0);
 
   const reserve = () =>
-    Promise.all(Array.from({ length: 16 }, () => asker.reserve(POLICY, "tokens", KEY, 1000, 600_000)));
+    Promise.all(Array.from({ length: 16 }, () => asker.reserve(POLICY, "tokens", KEY, 1000, 600)));
   const settle = async (ids: (string | undefined)[], cost: number) => {
     let settled = 0;
     for (const id of ids) settled += Number(await asker.settle(id, cost));
@@ -48,6 +48,9 @@ async function service(url: string): Promise<void> {
   const reservation = await asker.reserve(POLICY, "tokens", ["other"], 1000);
   await asker.settle(reservation.id, 420);
   console.log("left", (await asker.allow(POLICY, "tokens", ["other"], 0)).remaining);
+
+  await asker.reserve(POLICY, "tokens", ["third"]);
+  console.log("default", (await asker.allow(POLICY, "tokens", ["third"], 0)).remaining);
 
   const jobs = [];
   for (let n = 0; n < 3; n++) jobs.push(await asker.reserve(POLICY, "jobs", KEY));
@@ -72,13 +75,13 @@ async function nobody(url: string, timeout: number): Promise<void> {
 
 async function script(url: string): Promise<void> {
   const token = (text: string) => writeFile("token", `${text}\n`);
-  const asker = new Asker(`${url}/prefix/`, { tokenFile: "token", timeout: 60_000, failOpen: false });
+  const asker = new Asker(`${url}/prefix/`, { tokenFile: "token", timeout: 60, failOpen: false });
   await token("one");
   console.log("settled", await asker.settle("some", 400));
   await token("two");
   console.log("allow", (await asker.allow(POLICY, "per-customer", KEY, 2)).allowed);
   console.log("allow", (await asker.allow(POLICY, "per-customer", KEY)).answered);
-  console.log(await problem(asker.reserve(POLICY, "tokens", KEY, 7, 599_500)));
+  console.log(await problem(asker.reserve(POLICY, "tokens", KEY, 7, 599.5)));
 }
 
 const [, , first = "", second, third] = process.argv;
@@ -86,6 +89,6 @@ if (second === undefined || third === undefined) {
   await script(first);
 } else {
   await service(first);
-  await nobody(second, 60_000);
-  await nobody(third, 500);
+  await nobody(second, 60);
+  await nobody(third, 0.5);
 }

@@ -14,6 +14,7 @@ use super::format::{Hints, Reader};
 use super::reason::Reason;
 use super::sorter::Sorter;
 use super::source::decompressed;
+use super::wrap::Piece;
 use anyhow::Context as _;
 use serde::Serialize;
 
@@ -112,6 +113,8 @@ struct LogFile {
     line: u64,
     /// First lines that are not read yet.
     first: VecDeque<RawLine>,
+    /// The pieces of a line on standard error, and of one on standard output, of which more are to come.
+    pieces: [Option<(RawLine, usize)>; 2],
     format: Reader,
     /// Requests that follow, and their lines.
     ahead: VecDeque<Ahead>,
@@ -129,6 +132,8 @@ struct RawLine {
     text: String,
     /// Whether the file has more of it.
     is_cut: bool,
+    /// Number of lines of the file.
+    lines: u64,
 }
 
 /// A request, and the line that it is from.
@@ -206,11 +211,10 @@ impl Requests {
         let file = &mut self.files[number];
         loop {
             while file.ahead.len() <= AHEAD
-                && let Some(RawLine { text, is_cut }) = file.next_line()?
+                && let Some(RawLine { text, is_cut, lines }) = file.next_line()?
             {
-                file.line += 1;
-                if file.format.directive(&text)
-                    || text.trim().is_empty()
+                file.line += lines;
+                if text.trim().is_empty()
                     || file.format.unwrap(&text).is_ok_and(|line| line.trim().is_empty())
                 {
                     continue;
@@ -262,6 +266,7 @@ impl LogFile {
             incomplete: None,
             line: 0,
             first: VecDeque::new(),
+            pieces: [None, None],
             format: Reader::default(),
             ahead: VecDeque::new(),
             requests: 0,
@@ -320,13 +325,45 @@ impl LogFile {
         }
     }
 
-    /// Reads a line from the file. Bytes that are not UTF-8 are replaced.
+    /// Reads a line, and joins the pieces that the container runtime has made of it.
     fn read_line(&mut self) -> anyhow::Result<Option<RawLine>> {
+        loop {
+            let Some(mut line) = self.read_piece()? else {
+                return Ok(self.pieces.iter_mut().find_map(Option::take).map(|(line, _)| line));
+            };
+            let Some(Piece { is_stdout, is_last, begin }) = Piece::of(&line.text) else {
+                return Ok(Some(line));
+            };
+            let before = &mut self.pieces[usize::from(is_stdout)];
+            match (before.take(), is_last) {
+                (None, true) => return Ok(Some(line)),
+                (None, false) => *before = Some((line, begin)),
+                (Some((first, at)), true) => {
+                    line.text.insert_str(begin, first.text[at..].trim_end_matches(['\r', '\n']));
+                    line.lines += first.lines;
+                    line.is_cut |= first.is_cut || line.text.len() > MAX_LINE;
+                    return Ok(Some(line));
+                }
+                (Some((mut first, at)), false) => {
+                    first.text.truncate(first.text.trim_end_matches(['\r', '\n']).len());
+                    first.is_cut |= line.is_cut || first.text.len() + line.text.len() > MAX_LINE;
+                    if !first.is_cut {
+                        first.text.push_str(&line.text[begin..]);
+                    }
+                    first.lines += 1;
+                    *before = Some((first, at));
+                }
+            }
+        }
+    }
+
+    /// Reads a line from the file. Bytes that are not UTF-8 are replaced.
+    fn read_piece(&mut self) -> anyhow::Result<Option<RawLine>> {
         if self.has_ended {
             return Ok(None);
         }
         self.buffer.clear();
-        let number = self.line + self.first.len() as u64 + 1;
+        let number = self.line + self.first.iter().map(|line| line.lines).sum::<u64>() + 1;
         let mut limited = (&mut self.reader).take(MAX_LINE as u64);
         match limited.read_until(b'\n', &mut self.buffer) {
             Ok(0) => {
@@ -346,7 +383,7 @@ impl LogFile {
         }
         let bytes =
             if number == 1 { self.buffer.strip_prefix(BOM).unwrap_or(&self.buffer) } else { &self.buffer };
-        Ok(Some(RawLine { text: String::from_utf8_lossy(bytes).into_owned(), is_cut }))
+        Ok(Some(RawLine { text: String::from_utf8_lossy(bytes).into_owned(), is_cut, lines: 1 }))
     }
 }
 

@@ -8,10 +8,10 @@ use http::HeaderValue;
 
 use super::json::FieldName;
 use super::reason::Reason;
+use super::table::{self, Form};
 use super::template::Template;
-use super::w3c::Columns;
-use super::wrap::{WRAPPERS, Wrapper, unwrap};
-use super::{Fields, LoggedRequest, balancers, clf, envoy, json};
+use super::wrap::{Wrapper, unwrap, wrappers as all_wrappers};
+use super::{Fields, LoggedRequest, clf, json};
 
 /// Number of wrappers around each other at most.
 const MAX_WRAPPERS: usize = 2;
@@ -24,26 +24,22 @@ pub(in crate::simulate) enum Format {
         has_host: bool,
         texts: usize,
     },
-    Envoy,
-    Haproxy,
-    Alb,
-    Cloudfront,
+    Of(Form),
     Json,
     Template(Box<Template>),
 }
 
 /// Names of formats.
-const NAMES: [(&str, Format); 10] = [
+const NAMES: [(&str, Format); 9] = [
     ("common", Format::Clf { has_host: false, texts: 0 }),
     ("combined", Format::Clf { has_host: false, texts: 2 }),
     // As the packages of nginx have it, with X-Forwarded-For.
     ("main", Format::Clf { has_host: false, texts: 3 }),
     ("vhost_combined", Format::Clf { has_host: true, texts: 2 }),
-    ("envoy", Format::Envoy),
-    ("istio", Format::Envoy),
-    ("haproxy", Format::Haproxy),
-    ("alb", Format::Alb),
-    ("cloudfront", Format::Cloudfront),
+    ("envoy", Format::Of(Form::Envoy)),
+    ("istio", Format::Of(Form::Envoy)),
+    ("haproxy", Format::Of(Form::Haproxy)),
+    ("alb", Format::Of(Form::Alb)),
     ("json", Format::Json),
 ];
 
@@ -78,7 +74,6 @@ pub(in crate::simulate) struct Reader {
     /// Number of texts after the size that lines of the common format have at most: a client could add one where quotation marks are
     /// not escaped.
     texts: Option<usize>,
-    columns: Columns,
     /// Whether the first lines can be read in two ways.
     is_unclear: bool,
 }
@@ -93,10 +88,9 @@ impl Reader {
         while let Some(wrappers) = chains.get(next).cloned() {
             next += 1;
             for has_host in [false, true] {
-                let mut reader = Self { wrappers: wrappers.clone(), has_host, ..Self::default() };
+                let reader = Self { wrappers: wrappers.clone(), has_host, ..Self::default() };
                 let requests: Vec<_> =
                     first.iter().map(|line| reader.read(line.as_ref(), hints).ok()).collect();
-                reader.columns = Columns::default();
                 // After a wrapper, a name without a dot is rather that of a container.
                 let host = |logged: &LoggedRequest| logged.request.headers().get("host").cloned();
                 let is_host = |host: HeaderValue| host.as_bytes().iter().any(|byte| b".:".contains(byte));
@@ -117,7 +111,7 @@ impl Reader {
                 }
             }
             if wrappers.len() < MAX_WRAPPERS {
-                let outer = WRAPPERS.iter().map(|&wrapper| [&wrappers[..], &[wrapper]].concat());
+                let outer = all_wrappers().map(|wrapper| [&wrappers[..], &[wrapper]].concat());
                 let is_wrapped = |wrappers: &Vec<_>| {
                     first.iter().any(|line| unwrap(line.as_ref().trim(), wrappers).is_ok())
                 };
@@ -136,16 +130,11 @@ impl Reader {
         reader
     }
 
-    /// Reads a line. A line that says how others are to be read has no request.
-    pub(in crate::simulate) fn read(
-        &mut self,
-        line: &str,
-        hints: &Hints,
-    ) -> Result<Box<LoggedRequest>, Reason> {
+    /// Reads a line.
+    pub(in crate::simulate) fn read(&self, line: &str, hints: &Hints) -> Result<Box<LoggedRequest>, Reason> {
         if self.is_unclear {
             return Err(Reason::TwoWays);
         }
-        self.directive(line);
         let line = self.unwrap(line)?;
         let line = line.trim_end().trim_start_matches(' ');
         let fields = self.fields(line, hints).map_err(|reason| match reason {
@@ -162,33 +151,19 @@ impl Reader {
         };
         match &hints.format {
             Some(Format::Clf { has_host, texts }) => clf(*has_host, Some(*texts)),
-            Some(Format::Envoy) => envoy::read(line).ok_or(Reason::Format),
-            Some(Format::Haproxy) => balancers::haproxy(line).ok_or(Reason::Format),
-            Some(Format::Alb) => balancers::alb(line).ok_or(Reason::Format),
-            Some(Format::Cloudfront) => self.columns.read(line).unwrap_or(Err(Reason::Format)),
+            Some(Format::Of(form)) => table::read(*form, line).ok_or(Reason::Format),
             Some(Format::Json) => json::read(line, &hints.fields),
             Some(Format::Template(template)) => template.read(line).unwrap_or(Err(Reason::Format)),
             None if line.starts_with('{') => json::read(line, &hints.fields),
-            None if line.starts_with('[') => envoy::read(line).ok_or(Reason::Format),
+            None if line.starts_with('[') => table::read(Form::Envoy, line).ok_or(Reason::Format),
             // No line is in two of these formats: they differ before the first part that clients choose.
             None => match clf(self.has_host, self.texts) {
-                Err(Reason::Format) => balancers::haproxy(line)
-                    .or_else(|| balancers::alb(line))
-                    .map(Ok)
-                    .or_else(|| self.columns.read(line))
-                    .unwrap_or(Err(Reason::Format)),
+                Err(Reason::Format) => table::read(Form::Haproxy, line)
+                    .or_else(|| table::read(Form::Alb, line))
+                    .ok_or(Reason::Format),
                 fields => fields,
             },
         }
-    }
-
-    /// Reads a line about the lines that follow. Reports whether it is one.
-    pub(in crate::simulate) fn directive(&mut self, line: &str) -> bool {
-        let is_directive = line.starts_with('#') && !self.has_host;
-        if is_directive {
-            self.columns.directive(line);
-        }
-        is_directive
     }
 
     /// Removes the wrappers of a line.
@@ -322,10 +297,6 @@ mod tests {
                 r#"h2 2026-11-23T10:00:09.000000Z app/lb/5 192.0.2.7:2817 10.0.0.1:80 0.000 0.001 0.000 200 200 34 366 "GET https://shop.example:443/a?b HTTP/2.0" "curl" ECDHE TLSv1.3 arn:x "Root=1" "shop.example" "arn:y" 0 2026-11-23T10:00:00.250000Z "forward" "-" "-" "10.0.0.1:80" "200" "-" "-""#,
                 "1795428000250000 192.0.2.7 GET /a?b 200 shop.example:443 curl - -",
             ),
-            (
-                "2026-11-23\t10:00:02\tFRA2\t392\t192.0.2.7\tGET\td1.cloudfront.net\t/a\t200\t-\tcurl%20(8)\tb=1\t-\tHit\tid==\tshop.example\thttps\t23\t1.500\t-\tTLSv1.3\tAES",
-                "1795428000500000 192.0.2.7 GET /a?b=1 200 shop.example curl (8) - -",
-            ),
         ];
         for (line, expected) in cases {
             assert_eq!(summary(line, &[]), expected, "{line}");
@@ -390,7 +361,7 @@ mod tests {
     #[test]
     fn a_line_in_another_format_than_the_one_that_is_given_is_said_to_be() {
         let line = r#"{"time":1795428000,"ip":"192.0.2.1","path":"/"}"#;
-        for format in ["common", "vhost_combined", "envoy", "haproxy", "alb", "cloudfront", "%h %t %r"] {
+        for format in ["common", "vhost_combined", "envoy", "haproxy", "alb", "%h %t %r"] {
             let hints = Hints { fields: Vec::new(), format: Some(format.parse().unwrap()) };
             let read = Reader::choose(&[line], &hints).read(line, &hints);
             assert_eq!(read.map(|logged| logged.at), Err(Reason::Other), "{format}");

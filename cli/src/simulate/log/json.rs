@@ -9,71 +9,23 @@ use serde_json::Value;
 use super::reason::Reason;
 use super::{Fields, time};
 
-/// Names of fields, in the order in which they are tried. A dot leads into an object.
-const TIME: &[&str] = &[
-    // The begin of a request precedes its end.
-    "start_time",
-    "StartUTC",
-    "time",
-    "timestamp",
-    "@timestamp",
-    "ts",
-    "time_iso8601",
-    "time_local",
-    "msec",
-    "date",
-];
-const METHOD: &[&str] =
-    &["method", "request_method", "http_method", "request.method", "RequestMethod", "verb"];
-const TARGET: &[&str] = &[
-    "request_uri",
-    "uri",
-    "path",
-    "url",
-    "target",
-    "request.uri",
-    "request.path",
-    "RequestPath",
-    "http_path",
-    "x-envoy-original-path",
-    "x-envoy-origin-path",
-];
-const QUERY: &[&str] = &["request_query", "args", "query_string", "query"];
-const CLIENT: &[&str] = &[
-    "remote_addr",
-    "client_ip",
-    "remote_ip",
-    "client",
-    "request.client_ip",
-    "request.remote_ip",
-    "ClientHost",
-    "ClientAddr",
-    "downstream_remote_address",
-    "downstream_direct_remote_address",
-    "clientip",
-    "ip",
-    // Lists that end with the address of the proxy's own client.
-    "x_forward_for",
-    "x_forwarded_for",
-    "x-forwarded-for",
-];
-const STATUS: &[&str] =
-    &["status", "status_code", "response_code", "DownstreamStatus", "response.status", "code"];
-const HOST: &[&str] = &[
-    "host",
-    "http_host",
-    "authority",
-    ":authority",
-    "vhost",
-    "request.host",
-    "RequestHost",
-    "RequestAddr",
-    "server_name",
-];
+/// Names of fields, in the order in which they are tried, with spaces between them. A dot leads into an object. The begin of a request
+/// precedes its end.
+const TIME: &str = "start_time StartUTC time timestamp @timestamp ts time_iso8601 time_local msec date";
+const METHOD: &str = "method request_method http_method request.method RequestMethod verb";
+const TARGET: &str = "request_uri uri path url target request.uri request.path RequestPath http_path x-envoy-original-path \
+    x-envoy-origin-path";
+const QUERY: &str = "request_query args query_string query";
+/// Lists such as X-Forwarded-For end with the address of the proxy's own client, also where Envoy calls another one that of the client.
+const CLIENT: &str = "remote_addr client_ip remote_ip client request.client_ip request.remote_ip ClientHost ClientAddr clientip ip \
+    x_forward_for x_forwarded_for x-forwarded-for downstream_remote_address downstream_direct_remote_address";
+const STATUS: &str = "status status_code response_code DownstreamStatus response.status code";
+const HOST: &str =
+    "host http_host authority :authority vhost request.host RequestHost RequestAddr server_name";
 /// Prefixes of fields that have headers, such as `http_user_agent` of nginx and `request_User-Agent` of Traefik.
-const HEADER_PREFIXES: &[&str] = &["http_", "request_"];
+const HEADER_PREFIXES: [&str; 2] = ["http_", "request_"];
 /// Objects that have headers.
-const HEADERS: &[&str] = &["headers", "request.headers", "request_headers"];
+const HEADERS: [&str; 3] = ["headers", "request.headers", "request_headers"];
 
 /// A field that the user names: `client=user.ip`, or `header:x-customer=customer_id`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,26 +52,20 @@ impl FromStr for FieldName {
             "write NAME=FIELD, where NAME is time, method, target, client, status or header:X, such as header:x-customer=user.id"
                 .to_owned()
         };
-        let (name, path) = text.split_once('=').ok_or_else(wrong)?;
-        let part = match name.split_once(':') {
-            Some(("header", header)) => {
+        let (name, path) = text.split_once('=').filter(|(_, path)| !path.is_empty()).ok_or_else(wrong)?;
+        let part = match name {
+            "time" => Part::Time,
+            "method" => Part::Method,
+            "target" => Part::Target,
+            "client" => Part::Client,
+            "status" => Part::Status,
+            name => {
+                let name = name.strip_prefix("header:").ok_or_else(wrong)?;
                 let header =
-                    http::HeaderName::from_str(header).map_err(|error| format!("{header:?}: {error}"))?;
+                    http::HeaderName::from_str(name).map_err(|error| format!("{name:?}: {error}"))?;
                 Part::Header(header.to_string())
             }
-            Some(_) => return Err(wrong()),
-            None => match name {
-                "time" => Part::Time,
-                "method" => Part::Method,
-                "target" => Part::Target,
-                "client" => Part::Client,
-                "status" => Part::Status,
-                _ => return Err(wrong()),
-            },
         };
-        if path.is_empty() {
-            return Err(wrong());
-        }
         Ok(Self { part, path: path.to_owned() })
     }
 }
@@ -210,7 +156,7 @@ impl<'de> Visitor<'de> for Unique<'_> {
 /// Reads a line.
 pub(super) fn read(line: &str, named: &[FieldName]) -> Result<Fields, Reason> {
     let object = Object::new(object(line)?);
-    let text = |part: &Part, names: &[&str]| first(&object, named, part, names, text_of);
+    let text = |part: &Part, names: &str| first(&object, named, part, names, text_of);
     let at = first(&object, named, &Part::Time, TIME, |time| match time {
         Value::Number(number) => time::number(number.as_f64()?),
         Value::String(text) => time::any(text),
@@ -238,14 +184,14 @@ pub(super) fn read(line: &str, named: &[FieldName]) -> Result<Fields, Reason> {
     }
     // nginx and Caddy write the time of the end, and how many seconds the request took.
     let is_begin = named.iter().any(|name| name.part == Part::Time)
-        || TIME[..2].iter().any(|name| object.get(name).is_some());
+        || ["start_time", "StartUTC"].iter().any(|name| object.get(name).is_some());
     if !is_begin {
         let is_caddy = object.get("request").is_some_and(Value::is_object);
         let took = object.get("request_time").or_else(|| object.get("duration").filter(|_| is_caddy));
         let took = took.and_then(|took| took.as_f64().or_else(|| took.as_str()?.parse().ok()));
         fields.at = fields.at.map(|end| time::begin(end, took));
     }
-    if let Some(host) = HOST.iter().find_map(|name| text_of(object.value(name)?)) {
+    if let Some(host) = HOST.split(' ').find_map(|name| text_of(object.value(name)?)) {
         fields.header("host", &host);
     }
     headers(&object, &mut fields);
@@ -265,12 +211,12 @@ fn first<T>(
     object: &Object,
     named: &[FieldName],
     part: &Part,
-    names: &[&str],
+    names: &str,
     read: impl Fn(&Value) -> Option<T>,
 ) -> Option<T> {
     match named.iter().find(|name| name.part == *part) {
         Some(name) => read(object.value(&name.path)?),
-        None => names.iter().find_map(|name| read(object.value(name)?)),
+        None => names.split(' ').find_map(|name| read(object.value(name)?)),
     }
 }
 
@@ -292,8 +238,7 @@ fn headers(object: &Object, fields: &mut Fields) {
     }
     for (name, found) in object.fields.as_object().into_iter().flatten() {
         if let Some(header) = HEADER_PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))
-            && !METHOD.contains(&name.as_str())
-            && !TARGET.contains(&name.as_str())
+            && !METHOD.split(' ').chain(TARGET.split(' ')).any(|known| known == name)
         {
             add(header, found);
         }

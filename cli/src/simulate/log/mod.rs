@@ -1,23 +1,21 @@
 //! Access logs: requests of the past, from files of the usual formats.
 //!
 //! - [`wrap`]: removes what container runtimes and others write around a line.
-//! - [`mod@format`]: recognizes the format of a line and reads it: [`clf`], [`envoy`], [`balancers`], [`w3c`], [`json`], or a [`template`];
+//! - [`mod@format`]: recognizes the format of a line and reads it: [`clf`], one of a [`table`], [`json`], or a [`template`];
 //!   [`time`]: times as logs write them.
 //! - [`reason`]: why a line cannot be read.
 //! - [`files`]: reads files in the order of time; [`source`]: decompresses them; [`sorter`]: sorts late lines.
 
-pub(super) mod balancers;
 pub(super) mod clf;
-pub(super) mod envoy;
 pub(super) mod files;
 pub(super) mod format;
 pub(super) mod json;
 pub(super) mod reason;
 pub(super) mod sorter;
 pub(super) mod source;
+pub(super) mod table;
 pub(super) mod template;
 pub(super) mod time;
-pub(super) mod w3c;
 pub(super) mod wrap;
 
 use std::net::IpAddr;

@@ -7,6 +7,8 @@ use super::LoggedRequest;
 
 /// Longest time that a request is held back, in microseconds of the log.
 const MAX_LATE: u64 = 5 * 60 * 1_000_000;
+/// Number of requests by whose times the log has not come so far: clocks of single lines may be wrong.
+const AHEAD: usize = 8;
 /// Number of requests that are held back at most.
 const MAX_HELD: usize = 1_000_000;
 /// Memory of the requests that are held back at most, in bytes.
@@ -22,7 +24,8 @@ pub(super) struct Sorter {
     bytes: usize,
     /// Number of requests that were added.
     added: u64,
-    newest: u64,
+    /// The latest times. The earliest of them is that up to which the log has come: a single line may be far ahead.
+    newest: BinaryHeap<Reverse<u64>>,
     has_ended: bool,
 }
 
@@ -62,7 +65,8 @@ impl Ord for Held {
 impl Sorter {
     /// Reports whether the earliest request can be taken.
     pub(super) fn is_ready(&self) -> bool {
-        let is_old = |earliest: u64| self.newest - earliest > MAX_LATE;
+        let newest = self.newest.peek().filter(|_| self.newest.len() > AHEAD).map_or(0, |newest| newest.0);
+        let is_old = |earliest: u64| newest > earliest + MAX_LATE;
         let held = self.in_order.len() + self.late.len();
         self.has_ended || held >= MAX_HELD || self.bytes >= MAX_BYTES || self.first().is_some_and(is_old)
     }
@@ -74,7 +78,10 @@ impl Sorter {
             return;
         };
         self.added += 1;
-        self.newest = self.newest.max(request.at);
+        self.newest.push(Reverse(request.at));
+        if self.newest.len() > AHEAD + 1 {
+            self.newest.pop();
+        }
         self.bytes += request.bytes();
         let held = Held { at: request.at, number: self.added, request };
         if self.in_order.back().is_none_or(|last| last.at <= held.at) {
@@ -140,8 +147,15 @@ mod tests {
     #[test]
     fn requests_of_five_minutes_are_sorted_and_those_of_one_time_stay_in_order() {
         assert_eq!(sorted(&[5, 9, 5, 3, 9, 305, 4]), ["3.3", "4.6", "5.0", "5.2", "9.1", "9.4", "305.5"]);
-        // One that is later still comes as late as it is.
-        assert_eq!(sorted(&[5, 306, 4, 307]), ["5.0", "4.2", "306.1", "307.3"]);
+        // One that is later still comes as late as it is, when the log has come so far.
+        let times: Vec<_> = [5].into_iter().chain(306..315).chain([4, 315]).collect();
+        let expected = [
+            "5.0", "4.10", "306.1", "307.2", "308.3", "309.4", "310.5", "311.6", "312.7", "313.8", "314.9",
+            "315.11",
+        ];
+        assert_eq!(sorted(&times), expected);
+        // A single line that is far ahead makes no others late.
+        assert_eq!(sorted(&[5, 900, 7, 6, 8]), ["5.0", "6.3", "7.2", "8.4", "900.1"]);
     }
 
     #[test]

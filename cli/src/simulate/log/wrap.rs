@@ -11,96 +11,73 @@ use super::reason::Reason;
 /// A wrapper around each line of a file. No part of it is chosen by clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wrapper {
-    /// Files of containerd and CRI-O: `TIME stdout F LINE`.
-    Cri,
     /// Objects whose field `log`, `message` or `MESSAGE` is the line: files of Docker, `stern -o json`, `journalctl -o json`, Fluent Bit.
     Json,
-    /// `kubectl logs --timestamps` and `docker logs --timestamps`: `TIME LINE`.
-    Time,
-    /// `kubectl logs --prefix`: `[pod/NAME/CONTAINER] LINE`.
-    Prefix,
-    /// stern: `POD CONTAINER LINE`.
-    Stern,
-    /// stern with `--all-namespaces`: `NAMESPACE POD CONTAINER LINE`.
-    SternNamespaces,
-    /// `docker compose logs`: `NAME  | LINE`.
-    Compose,
-    /// Syslog of RFC 3164 as rsyslog and journald write it, with either form of the time: `TIME HOST PROGRAM[PID]: LINE`.
-    Syslog,
-    /// Syslog of RFC 5424: `<PRI>1 TIME HOST PROGRAM PID MSGID DATA LINE`.
-    Syslog5424,
+    /// A prefix, by its position.
+    Prefix(usize),
 }
 
-/// All wrappers.
-pub(super) const WRAPPERS: [Wrapper; 9] = [
-    Wrapper::Cri,
-    Wrapper::Json,
-    Wrapper::Time,
-    Wrapper::Prefix,
-    Wrapper::Stern,
-    Wrapper::SternNamespaces,
-    Wrapper::Compose,
-    Wrapper::Syslog,
-    Wrapper::Syslog5424,
+/// Returns all wrappers.
+pub(super) fn wrappers() -> impl Iterator<Item = Wrapper> {
+    std::iter::once(Wrapper::Json).chain((0..PREFIXES.len()).map(Wrapper::Prefix))
+}
+
+/// Prefixes, as regular expressions that match to the first byte of the line inside. `TIME` stands for a time, `COLOR` for colors of
+/// terminals, and `NAME` for a name of Kubernetes (RFC 1123).
+const PREFIXES: [&str; 8] = [
+    // Files of containerd and CRI-O, where P is a piece of a line and F its last one.
+    "^TIME (stdout|stderr) ([FP])(?::[A-Z:]+)? ",
+    // `kubectl logs --timestamps` and `docker logs --timestamps`.
+    "^TIME ",
+    // `kubectl logs --prefix`.
+    r"^COLOR\[pod/[^\]/\s]+/[^\]/\s]+\]COLOR ",
+    // stern: pod and container.
+    "^NAME NAME ",
+    // stern with `--all-namespaces`: namespace, pod and container.
+    "^NAME NAME NAME ",
+    // `docker compose logs`.
+    r"^COLOR[A-Za-z0-9][\w.-]* *COLOR *\|COLOR COLOR",
+    // Syslog of RFC 3164 as rsyslog and journald write it, with either form of the time.
+    r"^(?:<\d{1,3}>)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|TIME) [\w.:-]+ [\w./@-]+(?:\[\d+\])?: ",
+    // Syslog of RFC 5424.
+    r#"^<\d{1,3}>1 (?:TIME|-) \S+ \S+ \S+ \S+ (?:-|(?:\[[^\]"]*(?:"(?:[^"\\]|\\.)*"[^\]"]*)*\])+) (?:\x{feff})?"#,
 ];
 
-/// Prefixes, as regular expressions that match to the first byte of the line inside. Colors of terminals may be in between.
-struct Prefixes {
-    cri: Regex,
-    time: Regex,
-    prefix: Regex,
-    stern: Regex,
-    stern_namespaces: Regex,
-    compose: Regex,
-    syslog: Regex,
-    syslog_5424: Regex,
-}
-
-static PREFIXES: LazyLock<Option<Prefixes>> = LazyLock::new(|| {
+static COMPILED: LazyLock<Vec<Regex>> = LazyLock::new(|| {
     let time = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)";
     let color = r"(?:\x1b\[[0-9;]*m)*";
-    // A name of Kubernetes: RFC 1123.
-    let name = format!("{color}[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?{color}");
-    let new = |text: &str| Regex::new(text).ok();
-    Some(Prefixes {
-        cri: new(&format!("^{time} (?:stdout|stderr) ([FP])(?::[A-Z:]+)? "))?,
-        time: new(&format!("^{time} "))?,
-        prefix: new(&format!(r"^{color}\[pod/[^\]/\s]+/[^\]/\s]+\]{color} "))?,
-        stern: new(&format!("^{name} {name} "))?,
-        stern_namespaces: new(&format!("^{name} {name} {name} "))?,
-        compose: new(&format!(r"^{color}[A-Za-z0-9][\w.-]* *{color} *\|{color} {color}"))?,
-        syslog: new(&format!(
-            r"^(?:<\d{{1,3}}>)?(?:[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|{time}) [\w.:-]+ [\w./@-]+(?:\[\d+\])?: "
-        ))?,
-        syslog_5424: new(&format!(
-            r#"^<\d{{1,3}}>1 (?:{time}|-) \S+ \S+ \S+ \S+ (?:-|(?:\[[^\]"]*(?:"(?:[^"\\]|\\.)*"[^\]"]*)*\])+) (?:\x{{feff}})?"#
-        ))?,
-    })
+    let name = "COLOR[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?COLOR";
+    let whole = |text: &str| text.replace("TIME", time).replace("NAME", name).replace("COLOR", color);
+    PREFIXES.iter().filter_map(|prefix| Regex::new(&whole(prefix)).ok()).collect()
 });
 
 impl Wrapper {
     /// Returns the line inside.
     fn unwrap(self, line: &str) -> Result<Cow<'_, str>, Reason> {
-        let prefixes = PREFIXES.as_ref().ok_or(Reason::Wrapped)?;
-        let regex = match self {
-            Self::Cri => {
-                let found = prefixes.cri.captures(line).ok_or(Reason::Wrapped)?;
-                if found.get(1).is_some_and(|tag| tag.as_str() == "P") {
-                    return Err(Reason::Piece);
-                }
-                return Ok(Cow::Borrowed(found.get(0).map_or("", |prefix| &line[prefix.end()..])));
+        match self {
+            Self::Json => json::wrapped(line).map(Cow::Owned).ok_or(Reason::Wrapped),
+            Self::Prefix(0) if Piece::of(line).is_some_and(|piece| !piece.is_last) => Err(Reason::Piece),
+            Self::Prefix(at) => {
+                let found = COMPILED.get(at).and_then(|regex| regex.find(line)).ok_or(Reason::Wrapped)?;
+                Ok(Cow::Borrowed(&line[found.end()..]))
             }
-            Self::Json => return json::wrapped(line).map(Cow::Owned).ok_or(Reason::Wrapped),
-            Self::Time => &prefixes.time,
-            Self::Prefix => &prefixes.prefix,
-            Self::Stern => &prefixes.stern,
-            Self::SternNamespaces => &prefixes.stern_namespaces,
-            Self::Compose => &prefixes.compose,
-            Self::Syslog => &prefixes.syslog,
-            Self::Syslog5424 => &prefixes.syslog_5424,
-        };
-        let found = regex.find(line).ok_or(Reason::Wrapped)?;
-        Ok(Cow::Borrowed(&line[found.end()..]))
+        }
+    }
+}
+
+/// A piece of a line, as files of containerd and CRI-O have it.
+pub(super) struct Piece {
+    pub(super) is_stdout: bool,
+    pub(super) is_last: bool,
+    /// The position of its text.
+    pub(super) begin: usize,
+}
+
+impl Piece {
+    pub(super) fn of(line: &str) -> Option<Self> {
+        let found = COMPILED.first()?.captures(line)?;
+        let part = |n: usize| found.get(n).map_or("", |part| part.as_str());
+        Some(Self { is_stdout: part(1) == "stdout", is_last: part(2) == "F", begin: found.get(0)?.end() })
     }
 }
 

@@ -12,9 +12,12 @@ const HEIGHT: f64 = 160.0;
 const LEFT: f64 = 56.0;
 const BELOW: f64 = 22.0;
 
-/// Draws stacked bars: denied requests above admitted ones. Each bar tells its numbers to a pointer.
-pub(super) fn chart(series: &Series) -> String {
+/// Draws stacked bars: denied requests above admitted ones. Each bar tells its numbers to a pointer. A line is the limit, if it is one
+/// of all requests together: a number, and its period in microseconds.
+pub(super) fn chart(series: &Series, limit: Option<(u64, u64)>) -> String {
+    let limit = limit.map(|(number, period)| number as f64 * series.interval_micros as f64 / period as f64);
     let most = series.intervals.iter().map(|[admitted, denied]| admitted + denied).max().unwrap_or(0).max(1);
+    let most = most.max(limit.map_or(0, |limit| limit.ceil() as u64));
     let width = (WIDTH - LEFT) / series.intervals.len().max(1) as f64;
     let height = |count: u64| count as f64 / most as f64 * HEIGHT;
     let mut svg = format!(
@@ -47,6 +50,13 @@ pub(super) fn chart(series: &Series) -> String {
             grouped(denied),
             bottom - lower,
             bottom - lower - upper,
+        );
+    }
+    if let Some(limit) = limit {
+        let y = 8.0 + HEIGHT - limit / most as f64 * HEIGHT;
+        let _ = writeln!(
+            svg,
+            "<line class=\"limit\" x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{y:.1}\" y2=\"{y:.1}\"><title>the limit: {limit:.0} in each interval</title></line>"
         );
     }
     let last = series.begin_micros + series.intervals.len() as u64 * series.interval_micros;

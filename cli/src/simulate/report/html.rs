@@ -18,9 +18,16 @@ th { text-align: left; font-weight: 600; } th, td { padding: .25rem .8rem .25rem
 td.n, th.n { text-align: right; } td.client { overflow-wrap: anywhere; min-width: 6rem; }
 .wide { overflow-x: auto; } .wide svg { min-width: 600px; }
 svg { width: 100%; height: auto; } svg text { font-size: 11px; fill: var(--dim); } svg text.y { text-anchor: end; }
-.grid { stroke: var(--line); } .admitted { fill: var(--admitted); } .denied { fill: var(--denied); }
+.grid { stroke: var(--line); } .limit { stroke: var(--text); stroke-dasharray: 4 3; } .admitted { fill: var(--admitted); } .denied { fill: var(--denied); }
 .key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; } .key.admitted { background: var(--admitted); } .key.denied { background: var(--denied); }
 ";
+
+/// Assumptions of a simulation.
+const ASSUMPTIONS: [&str; 3] = [
+    "Each request is decided at the time that the log has for it, by counters that begin empty.",
+    "Every request is taken to have come in any case: a client that obeys a denial would have sent fewer.",
+    "The client is the address in the log, or in X-Forwarded-For where the policy trusts that address.",
+];
 
 /// Returns the page.
 pub(in crate::simulate) fn page(report: &Report) -> String {
@@ -33,47 +40,41 @@ pub(in crate::simulate) fn page(report: &Report) -> String {
     let logs = report.logs.join(", ");
     let _ = writeln!(
         page,
-        "<p>{} from {} to {}</p>\n<p class=\"dim\">{}</p>",
+        "<p>{} from {} to {}</p>\n<p class=\"dim\">{}; sluice {}</p>",
         count(report.requests, "request"),
         report.begin,
         report.end,
-        escape(&logs)
+        escape(&logs),
+        report.version
     );
     if !report.unreadable.is_empty() {
         let lines = count(report.unreadable_lines, "line");
-        let _ = writeln!(
-            page,
-            "<p>{lines} could not be read:</p>\n<div class=\"wide\"><table>\n<tr><th>reason</th><th>first</th><th>line</th><th class=\"n\">lines</th></tr>"
-        );
-        for reason in &report.unreadable {
-            row(&mut page, &[reason.reason, &reason.at, &reason.line], &[grouped(reason.lines)]);
-        }
-        page.push_str("</table></div>\n");
+        let _ = writeln!(page, "<p>{lines} could not be read:</p>");
+        let rows = report.unreadable.iter().map(|reason| {
+            (
+                vec![reason.reason.to_owned(), reason.at.clone(), reason.line.clone()],
+                vec![grouped(reason.lines)],
+            )
+        });
+        table(&mut page, &["reason", "first", "line"], &["lines"], rows);
     }
-    for file in &report.incomplete {
-        let _ = writeln!(page, "<p>{}</p>", escape(&file.to_string()));
+    for note in report.notes() {
+        let _ = writeln!(page, "<p>{}</p>", escape(&note));
     }
-    if report.out_of_order > 0 {
-        let late = count(report.out_of_order, "line");
-        let _ = writeln!(
-            page,
-            "<p class=\"dim\">{late} more than 5 minutes late, decided at the latest time before</p>"
-        );
+    for assumption in ASSUMPTIONS {
+        let _ = writeln!(page, "<p class=\"dim\">{assumption}</p>");
     }
     if let (Some(comparison), [first, second]) = (&report.comparison, &report.files[..]) {
-        let _ = writeln!(
-            page,
-            "<h2>Comparison</h2>\n<div class=\"wide\"><table>\n<tr><th>denied by</th><th class=\"n\">requests</th><th class=\"n\">of all</th></tr>"
-        );
-        for (name, count) in [
+        page.push_str("<h2>Comparison</h2>\n");
+        let rows = [
             (format!("only {}", first.file), comparison.only_first),
             (format!("only {}", second.file), comparison.only_second),
             ("both".to_owned(), comparison.both),
-        ] {
-            let cells = [grouped(count), share(count, report.requests)];
-            row(&mut page, &[&name], &cells);
-        }
-        page.push_str("</table></div>\n");
+        ];
+        let rows = rows
+            .into_iter()
+            .map(|(name, number)| (vec![name], vec![grouped(number), share(number, report.requests)]));
+        table(&mut page, &["denied by"], &["requests", "of all"], rows);
     }
     for of_file in &report.files {
         file(&mut page, of_file, report.requests);
@@ -106,15 +107,17 @@ fn file(page: &mut String, file: &FileReport, requests: u64) {
             escape(limit)
         );
     }
+    let _ =
+        writeln!(page, "<details><summary>The policy</summary><pre>{}</pre></details>", escape(&file.policy));
     file.limits.iter().for_each(|one| limit(page, one));
     if !file.routes.is_empty() {
-        page.push_str("<h3>Paths</h3>\n<div class=\"wide\"><table>\n<tr><th>method</th><th>path</th><th class=\"n\">requests</th><th class=\"n\">denied</th><th class=\"n\">of all</th></tr>\n");
-        for route in &file.routes {
-            let numbers =
-                [grouped(route.requests), grouped(route.denied), share(route.denied, route.requests)];
-            row(page, &[&route.method, &route.path], &numbers);
-        }
-        page.push_str("</table></div>\n");
+        page.push_str("<h3>Paths</h3>\n");
+        let rows = file.routes.iter().map(|route| {
+            let share = share(route.denied, route.requests);
+            let numbers = vec![grouped(route.requests), grouped(route.denied), share];
+            (vec![route.method.clone(), route.path.clone()], numbers)
+        });
+        table(page, &["method", "path"], &["requests", "denied", "of all"], rows);
     }
     if let Some(note) = file.note_of_paths() {
         let _ = writeln!(page, "<p>{note}</p>");
@@ -153,45 +156,47 @@ fn limit(page: &mut String, limit: &LimitReport) {
         page,
         "<p class=\"dim\">Requests in each {}<span class=\"key admitted\"></span>not denied<span class=\"key denied\"></span>denied</p>\n<div class=\"wide\">{}</div>",
         crate::clients::seconds(limit.series.interval_micros as f64 / 1e6),
-        chart(&limit.series)
+        chart(&limit.series, limit.of_all)
     );
-    if !limit.most_denied.is_empty() {
-        page.push_str("<div class=\"wide\"><table>\n<tr><th>client</th><th>first denied</th><th>last denied</th><th class=\"n\">requests</th><th class=\"n\">denied</th></tr>\n");
-        for client in &limit.most_denied {
-            row(page, &[&client.client, &client.first, &client.last], &client.numbers());
-        }
-        page.push_str("</table></div>\n");
-    }
-    if !limit.most_needing.is_empty() {
-        page.push_str("<div class=\"wide\"><table>\n<tr><th>client</th><th>needs</th><th class=\"n\">requests</th><th class=\"n\">denied</th></tr>\n");
-        for client in &limit.most_needing {
-            let numbers = [grouped(client.requests), grouped(client.denied)];
-            row(page, &[&client.client, &client.words()], &numbers);
-        }
-        page.push_str("</table></div>\n");
-    }
-    if !limit.suggestions.is_empty() {
-        page.push_str("<div class=\"wide\"><table>\n<tr><th>number</th><th class=\"n\">spares</th><th class=\"n\">99 % need</th><th class=\"n\">99.9 % need</th><th class=\"n\">all need</th></tr>\n");
-        for suggestion in &limit.suggestions {
-            let name = format!("{} per {}", grouped(suggestion.requests), suggestion.per);
-            let mut cells = vec![format!("{:.2} %", suggestion.spares_percent)];
-            cells.extend(suggestion.numbers.iter().map(|number| grouped(number.requests)));
-            row(page, &[&name], &cells);
-        }
-        page.push_str("</table></div>\n");
-    }
+    let denied = limit.most_denied.iter().map(|client| {
+        (vec![client.client.clone(), client.first.clone(), client.last.clone()], client.numbers().to_vec())
+    });
+    table(page, &["client", "first denied", "last denied"], &["requests", "denied"], denied);
+    let needing = limit.most_needing.iter().map(|client| {
+        (vec![client.client.clone(), client.words()], vec![grouped(client.requests), grouped(client.denied)])
+    });
+    table(page, &["client", "needs"], &["requests", "denied"], needing);
+    let suggestions = limit.suggestions.iter().map(|suggestion| {
+        let numbers = suggestion.numbers.iter().map(|number| grouped(number.requests));
+        let spares = format!("{:.2} %", suggestion.spares_percent);
+        let name = format!("{} per {}", grouped(suggestion.requests), suggestion.per);
+        (vec![name], std::iter::once(spares).chain(numbers).collect())
+    });
+    table(page, &["number"], &["spares", "99 % need", "99.9 % need", "all need"], suggestions);
 }
 
-/// Adds a row of texts and numbers.
-fn row(page: &mut String, texts: &[&str], numbers: &[String]) {
-    page.push_str("<tr>");
-    for text in texts {
-        let _ = write!(page, "<td class=\"client\">{}</td>", escape(text));
+/// Adds a table with columns of texts and of numbers, unless it has no rows.
+fn table(
+    page: &mut String,
+    texts: &[&str],
+    numbers: &[&str],
+    rows: impl Iterator<Item = (Vec<String>, Vec<String>)>,
+) {
+    let mut rows = rows.peekable();
+    if rows.peek().is_none() {
+        return;
     }
-    for number in numbers {
-        let _ = write!(page, "<td class=\"n\">{}</td>", escape(number));
-    }
+    page.push_str("<div class=\"wide\"><table>\n<tr>");
+    texts.iter().for_each(|name| *page += &format!("<th>{name}</th>"));
+    numbers.iter().for_each(|name| *page += &format!("<th class=\"n\">{name}</th>"));
     page.push_str("</tr>\n");
+    for (texts, numbers) in rows {
+        page.push_str("<tr>");
+        texts.iter().for_each(|text| *page += &format!("<td class=\"client\">{}</td>", escape(text)));
+        numbers.iter().for_each(|number| *page += &format!("<td class=\"n\">{}</td>", escape(number)));
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</table></div>\n");
 }
 
 /// Escapes text that clients may have chosen.

@@ -11,6 +11,8 @@ pub(super) mod proposal;
 mod suggest;
 pub(super) mod text;
 
+use std::net::IpAddr;
+
 use serde::Serialize;
 use sluice_limiter::Rate;
 
@@ -25,12 +27,20 @@ use client::{ClientReport, NeedReport, time};
 use proposal::Proposal;
 use suggest::Suggestion;
 
+/// Number of requests from which on it is odd that all are of one client.
+const MANY: u64 = 20;
+
 /// The result.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
+    /// Version of the program.
+    version: &'static str,
     logs: Vec<String>,
     requests: u64,
+    /// The address of the client of all requests, if there is one alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    only_client: Option<IpAddr>,
     /// Requests that the log has more than five minutes after later ones. They are decided at the time of those.
     out_of_order: u64,
     unreadable_lines: u64,
@@ -67,6 +77,9 @@ pub(super) struct UnreadableReport {
 #[serde(rename_all = "camelCase")]
 struct FileReport {
     file: String,
+    /// Its text.
+    #[serde(skip)]
+    policy: String,
     admitted: u64,
     denied: u64,
     /// Warnings of `sluice check`.
@@ -120,6 +133,9 @@ struct LimitReport {
     most_needing: Vec<NeedReport>,
     suggestions: Vec<Suggestion>,
     series: Series,
+    /// The first rate of a limit without a key: the number, and the period in microseconds.
+    #[serde(skip)]
+    of_all: Option<(u64, u64)>,
 }
 
 /// The interval with most denials.
@@ -147,11 +163,22 @@ impl Report {
         suggested: Option<Proposal>,
         most: usize,
     ) -> Self {
-        let Replayed { requests, late, unreadable, incomplete, begin, end, denied, routes, candidates } =
-            replayed;
+        let Replayed {
+            requests,
+            only_client,
+            late,
+            unreadable,
+            incomplete,
+            begin,
+            end,
+            denied,
+            routes,
+            candidates,
+        } = replayed;
         let [_, only_first, only_second, both] = denied;
         let files = candidates.iter().enumerate().map(|(n, candidate)| FileReport {
-            file: candidate.name.clone(),
+            file: candidate.source.name.clone(),
+            policy: candidate.source.text.clone(),
             admitted: candidate.admitted,
             denied: candidate.denied,
             warnings: candidate.warnings.clone(),
@@ -161,8 +188,10 @@ impl Report {
             other_paths: routes.others.requests,
         });
         Self {
+            version: env!("CARGO_PKG_VERSION"),
             logs,
             requests,
+            only_client: only_client.filter(|_| requests >= MANY),
             out_of_order: late,
             unreadable_lines: unreadable.lines,
             unreadable: UnreadableReport::all(unreadable),
@@ -207,6 +236,24 @@ impl FileReport {
 }
 
 impl Report {
+    /// Says in sentences what the numbers do not show.
+    fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<_> = self.incomplete.iter().map(Incomplete::to_string).collect();
+        if self.out_of_order > 0 {
+            let many =
+                if self.out_of_order * 10 > self.requests { ". Many are: sort the log by time" } else { "" };
+            let late = count(self.out_of_order, "line");
+            notes.push(format!("{late} more than 5 minutes late, decided at the latest time before{many}"));
+        }
+        if let Some(client) = self.only_client {
+            notes.push(format!(
+                "All requests are of one address, {client}. If it is that of a load balancer, limits by address count all clients as \
+                 one: say where the log has the client, with --format for text or --field client=FIELD for JSON"
+            ));
+        }
+        notes
+    }
+
     /// Returns the part of the lines that could not be read, in percent.
     pub(super) fn unreadable_percent(&self) -> f64 {
         let lines = self.requests + self.unreadable_lines;
@@ -254,6 +301,11 @@ impl LimitReport {
             most_needing: tally.most_needing().map(|client| NeedReport::new(client, &tally.rates)).collect(),
             suggestions: suggest::suggest(tally),
             series: tally.series.clone(),
+            of_all: tally
+                .rates
+                .first()
+                .filter(|_| tally.is_of_all)
+                .map(|rate| (rate.requests.get(), rate.period.millis().saturating_mul(1_000))),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A policy in Shadow with other numbers, with comments that say what its replay has found.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde::Serialize;
@@ -7,7 +8,7 @@ use sluice_limiter::Rate;
 
 use super::client::{ClientReport, time};
 use crate::output::{count, grouped};
-use crate::simulate::proposal::{Confirmed, MAX_REPLAYS, beyond};
+use crate::simulate::proposal::{Confirmed, MAX_REPLAYS, beyond, spared};
 use crate::simulate::replay::Replayed;
 use crate::simulate::tally::{LimitTally, MAX_CLIENTS};
 
@@ -39,6 +40,39 @@ struct ProposedLimit {
     beyond: usize,
     /// Those who are denied most.
     most_denied: Vec<ClientReport>,
+    /// Clients that need far more than all others, for each rate that has some.
+    far_out: Vec<FarOut>,
+}
+
+/// Clients that need far more than all others.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FarOut {
+    per: String,
+    clients: BTreeSet<String>,
+    /// The number that spares the same part of the others.
+    without: u64,
+}
+
+impl FarOut {
+    /// Finds them: a hundredth of the clients at most, who need more than three times as much as the next one.
+    fn of(limit: &LimitTally, rate: usize, percent: f64) -> Option<Self> {
+        const FEW: usize = 20;
+        const TIMES: u64 = 3;
+        let peaks = limit.peaks(rate);
+        let first = peaks.len() - (peaks.len() / 100).max(1).min(peaks.len());
+        let begin = (first.max(FEW)..peaks.len()).find(|&at| peaks[at] > TIMES * peaks[at - 1])?;
+        let named = limit
+            .most_needing()
+            .filter(|client| client.demands.get(rate).is_some_and(|demand| demand.peak() >= peaks[begin]));
+        // Those who need equally much have an order by chance.
+        let clients: BTreeSet<_> = named.map(|client| client.name.clone()).collect();
+        Some(Self {
+            per: limit.rates[rate].period.to_string(),
+            clients,
+            without: peaks[spared(begin, percent) - 1],
+        })
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -62,7 +96,8 @@ impl Proposal {
         let Confirmed { text, replayed, is_enough } = confirmed;
         let has_number = |limit: &LimitTally| beyond(limit).0 > 0;
         let pairs = first.limits().zip(replayed.limits()).filter(|(before, _)| has_number(before));
-        let limits: Vec<_> = pairs.map(|(before, limit)| ProposedLimit::new(before, limit, most)).collect();
+        let limits: Vec<_> =
+            pairs.map(|(before, limit)| ProposedLimit::new(before, limit, percent, most)).collect();
         let unchanged: Vec<_> = first.limits().filter(|limit| !has_number(limit)).collect();
         let comment = comment(logs, &replayed, percent, is_enough, &limits, &unchanged);
         Self {
@@ -75,7 +110,7 @@ impl Proposal {
 }
 
 impl ProposedLimit {
-    fn new(before: &LimitTally, limit: &LimitTally, most: usize) -> Self {
+    fn new(before: &LimitTally, limit: &LimitTally, percent: f64, most: usize) -> Self {
         let (clients, beyond) = beyond(limit);
         let rate = |(before, rate): (&Rate, &Rate)| ProposedRate {
             per: rate.period.to_string(),
@@ -89,6 +124,7 @@ impl ProposedLimit {
             clients,
             beyond,
             most_denied: ClientReport::most_denied(limit, most),
+            far_out: (0..before.rates.len()).filter_map(|rate| FarOut::of(before, rate, percent)).collect(),
         }
     }
 }
@@ -137,10 +173,20 @@ fn comment(
         let (beyond, clients) = (grouped(limit.beyond as u64), count(limit.clients as u64, "client"));
         let colon = if limit.most_denied.is_empty() { "." } else { ":" };
         line(&format!("  {beyond} of {clients} would be denied something{colon}"));
+        let shown = |name: &String| name.chars().take(SHOWN).collect::<String>();
         for client in &limit.most_denied {
             let [requests, denied] = client.numbers();
-            let name: String = client.client.chars().take(SHOWN).collect();
-            line(&format!("    {name}: {denied} of {requests} requests"));
+            line(&format!("    {}: {denied} of {requests} requests", shown(&client.client)));
+        }
+        if percent < 100.0 && spared(limit.clients, percent) == limit.clients {
+            line(&format!("  {percent} % of {clients} is all of them."));
+        }
+        for FarOut { per, clients, without } in &limit.far_out {
+            let names = clients.iter().map(shown).collect::<Vec<_>>().join(", ");
+            line(&format!(
+                "  Far out of the rest, and spared or not by the number above: {names}. Without them it is {} per {per}.",
+                grouped(*without)
+            ));
         }
     }
     for limit in unchanged {

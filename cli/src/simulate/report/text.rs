@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{FileReport, LimitReport, Report, RouteReport, UnreadableReport, share};
+use super::{FileReport, LimitReport, Report, UnreadableReport, share};
 use crate::output::{count, grouped, table};
 use crate::simulate::log::files::Incomplete;
 use crate::simulate::replay::Replayed;
@@ -16,16 +16,8 @@ pub(in crate::simulate) fn text(report: &Report) -> String {
         let _ = writeln!(text, "{} could not be read:", count(report.unreadable_lines, "line"));
         text.push_str(&unreadable(&report.unreadable));
     }
-    for file in &report.incomplete {
-        let _ = writeln!(text, "{file}");
-    }
-    if report.out_of_order > 0 {
-        let late = count(report.out_of_order, "line");
-        let _ = writeln!(
-            text,
-            "{late} more than 5 minutes late, decided at the latest time before{}",
-            if report.out_of_order * 10 > report.requests { ". Many are: sort the log by time" } else { "" }
-        );
+    for note in report.notes() {
+        let _ = writeln!(text, "{note}");
     }
     for file in &report.files {
         let _ = writeln!(
@@ -42,10 +34,7 @@ pub(in crate::simulate) fn text(report: &Report) -> String {
             let _ = writeln!(text, "{limit} is left out: it depends on how long requests take");
         }
         limits(&mut text, file);
-        clients(&mut text, file);
-        needs(&mut text, file);
-        suggestions(&mut text, file);
-        routes(&mut text, file);
+        details(&mut text, file);
     }
     if let (Some(comparison), [first, second]) = (&report.comparison, &report.files[..]) {
         let _ = writeln!(
@@ -71,16 +60,23 @@ pub(in crate::simulate) fn nothing(replayed: Replayed) -> String {
 }
 
 /// Returns the lines that could not be read as a table by the reason.
-pub(in crate::simulate) fn unreadable(reasons: &[UnreadableReport]) -> String {
-    let header = ["LINES", "REASON", "FIRST", "LINE"].map(str::to_owned);
+fn unreadable(reasons: &[UnreadableReport]) -> String {
     let row = |row: &UnreadableReport| {
-        [grouped(row.lines), row.reason.to_owned(), row.at.clone(), row.line.clone()]
+        vec![grouped(row.lines), row.reason.to_owned(), row.at.clone(), row.line.clone()]
     };
-    table(std::iter::once(header).chain(reasons.iter().map(row)))
+    rows(&["LINES", "REASON", "FIRST", "LINE"], reasons.iter().map(row))
+}
+
+/// Returns rows with their header, unless there are none.
+fn rows(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut rows = rows.peekable();
+    if rows.peek().is_none() {
+        return String::new();
+    }
+    table(std::iter::once(header.iter().map(ToString::to_string).collect()).chain(rows))
 }
 
 fn limits(text: &mut String, file: &FileReport) {
-    let header = ["POLICY", "LIMIT", "EFFECT", "REQUESTS", "DENIED", "", "CLIENTS", "LIMITED", "WORST"];
     let row = |limit: &LimitReport| {
         let worst = limit.worst.as_ref().map(|worst| {
             format!(
@@ -90,19 +86,14 @@ fn limits(text: &mut String, file: &FileReport) {
                 worst.at
             )
         });
-        [
-            limit.policy.clone(),
-            limit.limit.clone(),
-            limit.effect.to_owned(),
-            grouped(limit.requests),
-            grouped(limit.denied),
-            share(limit.denied, limit.requests),
-            grouped(limit.clients as u64),
-            grouped(limit.limited_clients as u64),
-            worst.unwrap_or_default(),
-        ]
+        let (policy, name, effect) = (limit.policy.clone(), limit.limit.clone(), limit.effect.to_owned());
+        let (requests, denied) = (grouped(limit.requests), grouped(limit.denied));
+        let (clients, limited) = (grouped(limit.clients as u64), grouped(limit.limited_clients as u64));
+        let share = share(limit.denied, limit.requests);
+        vec![policy, name, effect, requests, denied, share, clients, limited, worst.unwrap_or_default()]
     };
-    text.push_str(&table(std::iter::once(header.map(str::to_owned)).chain(file.limits.iter().map(row))));
+    let header = ["POLICY", "LIMIT", "EFFECT", "REQUESTS", "DENIED", "", "CLIENTS", "LIMITED", "WORST"];
+    text.push_str(&rows(&header, file.limits.iter().map(row)));
     for limit in &file.limits {
         for note in limit.notes() {
             let _ = writeln!(text, "{}: {note}", limit.limit);
@@ -110,86 +101,47 @@ fn limits(text: &mut String, file: &FileReport) {
     }
 }
 
-fn clients(text: &mut String, file: &FileReport) {
-    let rows = file.limits.iter().flat_map(|limit| {
+/// Adds tables about single clients, numbers and paths.
+fn details(text: &mut String, file: &FileReport) {
+    let limits = || file.limits.iter();
+    let clients = limits().flat_map(|limit| {
         limit.most_denied.iter().map(|client| {
             let [requests, denied] = client.numbers();
-            [
-                limit.limit.clone(),
-                client.client.clone(),
-                requests,
-                denied,
-                client.first.clone(),
-                client.last.clone(),
-            ]
+            let (first, last) = (client.first.clone(), client.last.clone());
+            vec![limit.limit.clone(), client.client.clone(), requests, denied, first, last]
         })
     });
-    let rows: Vec<_> = rows.collect();
-    if !rows.is_empty() {
-        let header = ["LIMIT", "CLIENT", "REQUESTS", "DENIED", "FIRST", "LAST"].map(str::to_owned);
-        text.push('\n');
-        text.push_str(&table(std::iter::once(header).chain(rows)));
-    }
-}
-
-fn needs(text: &mut String, file: &FileReport) {
-    let rows = file.limits.iter().flat_map(|limit| {
+    let needs = limits().flat_map(|limit| {
         limit.most_needing.iter().map(|client| {
-            [
-                limit.limit.clone(),
-                client.client.clone(),
-                grouped(client.requests),
-                grouped(client.denied),
-                client.words(),
-            ]
+            let (requests, denied) = (grouped(client.requests), grouped(client.denied));
+            vec![limit.limit.clone(), client.client.clone(), requests, denied, client.words()]
         })
     });
-    let rows: Vec<_> = rows.collect();
-    if !rows.is_empty() {
-        let header = ["LIMIT", "CLIENT", "REQUESTS", "DENIED", "NEEDS"].map(str::to_owned);
-        text.push('\n');
-        text.push_str(&table(std::iter::once(header).chain(rows)));
-    }
-}
-
-fn routes(text: &mut String, file: &FileReport) {
-    let row = |route: &RouteReport| {
-        [
-            route.method.clone(),
-            route.path.clone(),
-            grouped(route.requests),
-            grouped(route.denied),
-            share(route.denied, route.requests),
-        ]
-    };
-    if !file.routes.is_empty() {
-        let header = ["METHOD", "PATH", "REQUESTS", "DENIED", "OF ALL"].map(str::to_owned);
-        text.push('\n');
-        text.push_str(&table(std::iter::once(header).chain(file.routes.iter().map(row))));
+    let suggestions = limits().flat_map(|limit| {
+        limit.suggestions.iter().map(|suggestion| {
+            let number = format!("{} per {}", grouped(suggestion.requests), suggestion.per);
+            let spares = format!("{:.2} %", suggestion.spares_percent);
+            let numbers = suggestion.numbers.iter().map(|number| grouped(number.requests));
+            [limit.limit.clone(), number, spares].into_iter().chain(numbers).collect()
+        })
+    });
+    let routes = file.routes.iter().map(|route| {
+        let (requests, denied) = (grouped(route.requests), grouped(route.denied));
+        let share = share(route.denied, route.requests);
+        vec![route.method.clone(), route.path.clone(), requests, denied, share]
+    });
+    for table in [
+        rows(&["LIMIT", "CLIENT", "REQUESTS", "DENIED", "FIRST", "LAST"], clients),
+        rows(&["LIMIT", "CLIENT", "REQUESTS", "DENIED", "NEEDS"], needs),
+        rows(&["LIMIT", "NUMBER", "SPARES", "99 % NEED", "99.9 % NEED", "ALL NEED"], suggestions),
+        rows(&["METHOD", "PATH", "REQUESTS", "DENIED", "OF ALL"], routes),
+    ] {
+        if !table.is_empty() {
+            text.push('\n');
+            text.push_str(&table);
+        }
     }
     if let Some(note) = file.note_of_paths() {
         let _ = writeln!(text, "{note}");
-    }
-}
-
-fn suggestions(text: &mut String, file: &FileReport) {
-    let rows = file.limits.iter().flat_map(|limit| {
-        limit.suggestions.iter().map(|suggestion| {
-            let numbers = suggestion.numbers.iter().map(|number| grouped(number.requests));
-            let mut cells = vec![
-                limit.limit.clone(),
-                format!("{} per {}", grouped(suggestion.requests), suggestion.per),
-                format!("{:.2} %", suggestion.spares_percent),
-            ];
-            cells.extend(numbers);
-            cells.resize(6, String::new());
-            std::array::from_fn(|n| cells[n].clone())
-        })
-    });
-    let rows: Vec<[String; 6]> = rows.collect();
-    if !rows.is_empty() {
-        let header = ["LIMIT", "NUMBER", "SPARES", "99 % NEED", "99.9 % NEED", "ALL NEED"].map(str::to_owned);
-        text.push('\n');
-        text.push_str(&table(std::iter::once(header).chain(rows)));
     }
 }
