@@ -11,6 +11,7 @@ pub mod turns;
 
 use std::convert::Infallible;
 use std::error::Error;
+use std::future::pending;
 use std::net::{SocketAddr, TcpListener};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -212,13 +213,18 @@ impl<A: Answer> Port<A> {
             () = self.accept(listener, &connections) => Instant::now(),
         };
         connections.close();
-        if timeout_at(deadline, connections.wait()).await.is_err() {
+        if timeout_at(deadline, connections.wait()).await.is_err() && !self.ends_at_once() {
             tracing::warn!(
                 connections = connections.len(),
                 "the grace period is over, closing the remaining connections"
             );
         }
         deadline
+    }
+
+    /// Reports whether nothing is waited for when the process stops.
+    fn ends_at_once(&self) -> bool {
+        self.age.grace == Some(Duration::ZERO)
     }
 
     async fn accept(&self, listener: TcpListener, connections: &TaskTracker) {
@@ -254,7 +260,19 @@ impl<A: Answer> Port<A> {
         // The second half of an answer must not wait for the peer's acknowledgement of the first, which comes up to 40 ms later.
         let _ = stream.set_nodelay(true);
         let connection = place.0.clone();
-        if !connection.is_seated().await {
+        let mut drain = self.drain.clone();
+        let mut stopping = pin!(async {
+            drain.stopping().await;
+            if !self.ends_at_once() {
+                pending::<()>().await;
+            }
+        });
+        let is_seated = tokio::select! {
+            biased;
+            () = stopping.as_mut() => return,
+            is_seated = connection.is_seated() => is_seated,
+        };
+        if !is_seated {
             return tracing::debug!(
                 "a connection finds no place among those that have not shown whose they are"
             );
@@ -285,8 +303,9 @@ impl<A: Answer> Port<A> {
             }
         });
         tokio::select! {
-            // A request that has arrived is in flight from then on.
+            // A request that has arrived is in flight from then on, unless it must not be.
             biased;
+            () = stopping => {}
             () = serving.as_mut() => {}
             () = connection.ended() => tracing::debug!("a connection ends so that others have room"),
             () = connection.overstays() => tracing::debug!("a connection has not shown whose it is for too long"),
@@ -349,7 +368,7 @@ impl<A: Answer> Port<A> {
                 None => false,
             };
             if !changed {
-                std::future::pending::<()>().await;
+                pending::<()>().await;
             }
         };
         let moved = async {

@@ -369,12 +369,15 @@ impl Drop for Place {
     fn drop(&mut self) {
         let table = &self.0.table;
         let mut entries = table.lock();
-        entries.admit(&self.0);
+        // The others leave no place that one waits for.
+        let leaves_place = entries.admit(&self.0) || table.maxima.strangers.is_none();
         entries.give_place(&self.0);
         entries.all.remove(self.0.index);
         drop(entries);
         table.metrics.connections.dec();
-        table.left.notify_one();
+        if leaves_place {
+            table.left.notify_one();
+        }
     }
 }
 

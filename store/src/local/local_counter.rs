@@ -154,12 +154,17 @@ impl LocalCounter {
         let found = self.unflushed.iter().position(|record| record.tag == rate.tag());
         let stored = found.map(|n| self.unflushed.swap_remove(n));
         let phase = rate.phase(self.key.0);
-        let (record, at) = rate.roll(usage.record.clone(), now + phase);
-        let since = stored.map_or(0, |stored| {
-            let (stored, at) = rate.roll(Some(stored), now + phase);
-            rate.used(&stored, at)
-        });
-        self.unflushed.push(rate.charge(record, at, since));
+        let (newer, at) = rate.roll(stored, now + phase);
+        let record = match usage.record.clone().filter(|record| record.tag == rate.tag()) {
+            Some(record) => {
+                let since = rate.used(&newer, at);
+                let (record, at) = rate.roll(Some(record), now + phase);
+                rate.charge(record, at, since)
+            }
+            // The rate has been edited meanwhile.
+            None => rate.charge(newer, at, usage.admitted),
+        };
+        self.unflushed.push(record);
         if usage.least_in_store > 0 && usage.rate < MAX_KNOWN_RATES {
             let last_known =
                 self.last_known.get_or_insert(KnownUsage { at: now, used: [0; MAX_KNOWN_RATES] });

@@ -50,12 +50,9 @@ struct TrackedCounter {
     is_local_only: bool,
     /// The running flush.
     flush: Option<Arc<PendingCall>>,
-    /// Time before which no flush begins by itself.
+    /// Time of this process's clock before which no flush begins by itself.
     flush_after: u64,
 }
-
-/// Time after which a counter is flushed again whose key cannot hold it, in microseconds.
-const RETRY_BROKEN: u64 = 10_000_000;
 
 /// Local usage of one counter to flush to the store. The caller that receives it must make the calls, and
 /// then report the result to [`LocalQuota::finish_flush`].
@@ -183,7 +180,7 @@ impl LocalQuota {
         self.pending.load(Relaxed)
     }
 
-    /// Returns up to `most` counters to flush at `at`.
+    /// Returns up to `most` counters to flush at `at` of this process's clock.
     pub(crate) fn some_pending(&self, most: usize, at: u64) -> Vec<u128> {
         let mut table = self.lock();
         let is_pending = |tracked: &TrackedCounter| {
@@ -216,9 +213,15 @@ impl LocalQuota {
         Some((call.clone(), Some(UsageFlush { counter_id, limits, key, usages, call })))
     }
 
-    /// Ends a flush. The usage of `flushed_rates` is in the store; the rest is put back. If the counter's key is broken, it waits
-    /// for a while, because the store is asked again at once otherwise.
-    pub(crate) fn finish_flush(&self, flush: &UsageFlush, flushed_rates: &[usize], is_broken: bool, at: u64) {
+    /// Ends a flush. The usage of `flushed_rates` is in the store; the rest is put back. The next one begins not before
+    /// `flush_after`, unless a check needs it.
+    pub(crate) fn finish_flush(
+        &self,
+        flush: &UsageFlush,
+        flushed_rates: &[usize],
+        flush_after: u64,
+        at: u64,
+    ) {
         let mut table = self.lock();
         let is_of = |call: &Arc<PendingCall>| Arc::ptr_eq(call, &flush.call);
         // The counter may have been forgotten meanwhile, and begun anew.
@@ -228,7 +231,7 @@ impl LocalQuota {
             return;
         };
         tracked.flush = None;
-        tracked.flush_after = if is_broken { at + RETRY_BROKEN } else { 0 };
+        tracked.flush_after = flush_after;
         let mut is_complete = true;
         for usage in flush.usages.iter().filter(|usage| !flushed_rates.contains(&usage.rate)) {
             tracked.counter.put_back(usage, at);

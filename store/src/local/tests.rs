@@ -61,11 +61,11 @@ async fn usage_whose_flush_fails_over_the_edge_of_a_window_stays_in_its_window()
         assert_eq!(admit(edge - 30_000), 10, "{algorithm:?}");
         let begin = |at| quota.begin_flush(counter.counter_id(), at).and_then(|(_, flush)| flush);
         let failed = begin(edge - 20_000).unwrap();
-        quota.finish_flush(&failed, &[], false, edge + 30_000);
+        quota.finish_flush(&failed, &[], 0, edge + 30_000);
         let usage = |at| {
             begin(at).map_or(0, |flush| {
                 let admitted = flush.usages.iter().map(|usage| usage.admitted).sum::<u64>();
-                quota.finish_flush(&flush, &[], false, at);
+                quota.finish_flush(&flush, &[], 0, at);
                 admitted
             })
         };
@@ -93,9 +93,9 @@ async fn a_flush_of_a_forgotten_counter_does_not_touch_the_one_that_began_after_
     assert_eq!((quota.pending(), admit(3)), (0, 3));
     let new = begin();
     // The old flush has failed: its usage is not put back.
-    quota.finish_flush(&old, &[], false, now);
+    quota.finish_flush(&old, &[], 0, now);
     assert_eq!(new.usages.iter().map(|usage| usage.admitted).sum::<u64>(), 3);
-    quota.finish_flush(&new, &[0], false, now);
+    quota.finish_flush(&new, &[0], 0, now);
     assert_eq!((quota.pending(), quota.metrics().flushed), (0, 1));
 }
 
@@ -109,13 +109,13 @@ async fn a_counter_whose_key_is_broken_is_not_flushed_again_at_once() {
     let counter = PlannedCounter { limit: Arc::new(plan), key: KeyHash(1), cost: 1 };
     let (quota, now) = (LocalQuota::new(10, 10), 1_700_000_000_000_000);
     assert!(quota.check(&[&counter], now).admitted);
-    let fail = |is_broken| {
+    let fail = |flush_after| {
         let flush = quota.begin_flush(counter.counter_id(), now).unwrap().1.unwrap();
-        quota.finish_flush(&flush, &[], is_broken, now);
+        quota.finish_flush(&flush, &[], flush_after, now);
     };
-    fail(false);
-    assert_eq!(quota.some_pending(9, now).len(), 1);
-    fail(true);
-    assert_eq!((quota.some_pending(9, now).len(), quota.pending()), (0, 1));
-    assert_eq!(quota.some_pending(9, now + 10_000_000).len(), 1);
+    fail(0);
+    assert_eq!(quota.some_pending(9, 5).len(), 1);
+    fail(10);
+    assert_eq!((quota.some_pending(9, 9).len(), quota.pending()), (0, 1));
+    assert_eq!(quota.some_pending(9, 10).len(), 1);
 }

@@ -147,13 +147,14 @@ impl MemoryStore {
         }
     }
 
-    /// Refunds a part of a charge. Returns what was found of the slots that must be there; `None` if the counter does not exist.
-    pub(super) fn refund_key_at(&self, settlement: &Settlement, key: u128, now: u64) -> Option<SlotsFound> {
+    /// Refunds a part of a charge. Returns what was found of the slots that must be there. A counter that does not exist is made for
+    /// those, if there is room for one.
+    pub(super) fn refund_key_at(&self, settlement: &Settlement, key: u128, now: u64) -> SlotsFound {
         let limit = &settlement.limit;
         let id = limit.prepared.id(key);
         let mut shard = self.lock(shard_of(id));
         let (mut records, stored) = shard.take(id, limit);
-        if stored.exists {
+        if stored.exists || settlement.least > 0 && self.reserve() {
             let before = expiry(&records, stored.others());
             let found = settle(settlement, &mut records, now);
             let after = expiry(&records, stored.others());
@@ -161,9 +162,9 @@ impl MemoryStore {
             if key != OVERFLOW {
                 self.registries.replace(limit, before, after, now);
             }
-            return Some(found);
+            return found;
         }
-        None
+        SlotsFound::Enough
     }
 
     /// Returns a reservation of a ledger.

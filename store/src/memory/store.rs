@@ -96,19 +96,14 @@ impl MemoryStore {
     }
 
     pub(super) fn settle_at(&self, settlement: &Settlement, now: u64) -> SlotsFound {
-        let Settlement { limit, key, overflowed, least, .. } = settlement;
-        if let Some(counter) = settlement.more() {
-            self.charge(&[counter], now);
-            return SlotsFound::Enough;
-        }
-        let found = self.refund_key_at(settlement, if *overflowed { OVERFLOW } else { key.0 }, now);
-        match found {
-            Some(found) => found,
-            None if *least == 0 => SlotsFound::Enough,
+        match settlement.more() {
+            Some(counter) => {
+                self.charge(&[counter], now);
+                SlotsFound::Enough
+            }
             None => {
-                self.charge(&[Counter { limit: limit.clone(), key: *key, cost: *least }], now);
-                self.refund_key_at(settlement, key.0, now);
-                SlotsFound::Fewer(*least)
+                let key = if settlement.overflowed { OVERFLOW } else { settlement.key.0 };
+                self.refund_key_at(settlement, key, now)
             }
         }
     }

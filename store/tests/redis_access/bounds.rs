@@ -61,7 +61,7 @@ fn checked(kind: u64, requests: u64, parameters: [u64; 5]) -> Vec<u64> {
 
 /// Returns the arguments of a settlement of the same counter.
 fn settled(kind: u64, requests: u64, parameters: [u64; 5]) -> Vec<u64> {
-    let mut numbers = vec![FAR, 1, 1, 1000, 60_000, requests, tag(kind), 0, 1, 1, 1, 0, 1];
+    let mut numbers = vec![FAR, 1, 1, 1000, 60_000, requests, tag(kind), 0, 1, 1, 1, 0, 0, 1];
     numbers.extend(parameters);
     numbers
 }
@@ -203,6 +203,10 @@ async fn absurd_numbers_are_refused_without_memory_and_change_nothing() {
     let numbers: Vec<(&str, Vec<u64>)> = vec![
         ("a log of more instants", log(10_001)),
         ("a log of any number of instants", with(log(MAX_COUNT), 11, MAX_COUNT)),
+        (
+            "more slots that must be there",
+            with(settled(CONCURRENCY, 10, [1, 1000, 0, 0, 0]), 12, MAX_CONCURRENT + 1),
+        ),
         ("more concurrent requests", checked(CONCURRENCY, MAX_CONCURRENT + 1, [1, 1000, 0, 0, 0])),
         ("a block after more denials", checked(BLOCK, 1001, [1000, 1000, 0, 0, 0])),
         ("a block without time", checked(BLOCK, 10, [0, 1000, 0, 0, 0])),
@@ -225,7 +229,7 @@ async fn absurd_numbers_are_refused_without_memory_and_change_nothing() {
         ("a taking by no id", with(taking.clone(), 9, 0)),
         ("a taking by a longer id", with(taking.clone(), 9, 1 << 48)),
         ("a taking without a correction", with(taking.clone(), 10, 0)),
-        ("a taking with half a correction", with(taking.clone(), 10, 10)),
+        ("a taking with half a correction", with(taking.clone(), 10, 11)),
         ("a taking that checks", with(taking.clone(), 11, 1)),
         ("a taking that resets", with(taking.clone(), 11, 4)),
         ("a taking that takes", with(taking.clone(), 11, 6)),

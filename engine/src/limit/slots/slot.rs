@@ -10,6 +10,8 @@ pub struct Slot {
     table: Arc<SharedTable>,
     id: CounterId,
     state: State,
+    /// Life of the counter in which the slot was granted.
+    life: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +27,7 @@ enum State {
 impl Slot {
     /// Creates the guard of a check that is about to be sent.
     pub(super) fn pending(table: Arc<SharedTable>, id: CounterId) -> Self {
-        Self { table, id, state: State::Pending }
+        Self { table, id, state: State::Pending, life: 0 }
     }
 
     /// Returns the counter of the slot.
@@ -40,6 +42,7 @@ impl Slot {
             counter.pending = counter.pending.saturating_sub(1);
             counter.held += 1;
             counter.since = counter.since.min(at);
+            self.life = counter.life;
             counter.limit.totals.held.inc();
         }
     }
@@ -62,6 +65,8 @@ impl Drop for Slot {
         let Some(counter) = counters.get_mut(&self.id) else { return };
         let mut first_release = false;
         match self.state {
+            // It was reset.
+            State::Held if self.life != counter.life => {}
             State::Held => {
                 counter.held = counter.held.saturating_sub(1);
                 counter.limit.totals.held.dec();

@@ -1,7 +1,8 @@
 //! The slots of this process, by counter and holder.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_store::{LimitSpec, Limiter};
@@ -13,6 +14,9 @@ use super::limit::{ConcurrencyLimit, ExpiredMark};
 /// Maximum number of counters with slots of this process. A request in flight uses at most one for each
 /// limit.
 pub(super) const MAX_COUNTERS: usize = 65_536;
+
+/// The number of the next life of a counter.
+static LIVES: AtomicU64 = AtomicU64::new(0);
 
 /// The counter of a holder: the holder, and the hash of the key.
 pub(super) type CounterId = (u64, u128);
@@ -50,6 +54,8 @@ pub(super) struct CounterSlots {
     pub(super) held: u32,
     /// Number of released slots that the store still counts.
     pub(super) released: u32,
+    /// Number of this life of the counter: slots of an earlier one were reset.
+    pub(super) life: u64,
     /// Time at which the first of the slots was granted, by the store's clock in microseconds. A later reset has freed them.
     pub(super) since: u64,
     /// Time at which the store was last told how many slots it must have.
@@ -83,6 +89,7 @@ impl CounterSlots {
             pending: 0,
             held: 0,
             released: 0,
+            life: LIVES.fetch_add(1, Relaxed),
             since: u64::MAX,
             told: Instant::now(),
             listed: false,
@@ -108,6 +115,15 @@ impl CounterSlots {
     /// A check without an answer may have taken more.
     pub(super) fn least(&self) -> u64 {
         u64::from(self.held) + u64::from(self.released)
+    }
+
+    /// Forgets all slots, which were reset. What the store still counts is released when the last check has its answer.
+    pub(super) fn forget(&mut self) {
+        self.limit.totals.held.dec_by(i64::from(self.held));
+        (self.held, self.released, self.since) = (0, 0, u64::MAX);
+        self.life = LIVES.fetch_add(1, Relaxed);
+        self.expired = None;
+        self.mark_uncertain();
     }
 
     /// Notes that the store may count slots that this process does not know of. The limit continues under a

@@ -314,13 +314,35 @@ async fn reset_slots_stay_free_and_the_limit_goes_on_under_a_new_holder() {
     assert!(unaware.is_some(), "all are free");
     tokio::time::advance(Duration::from_secs(11)).await;
     stage.slots.send_all(stage.slots.renewals()).await;
-    assert_eq!((stage.counters(), stage.limit.totals.held.get()), (0, 0), "they are forgotten");
+    assert_eq!(stage.limit.totals.held.get(), 0, "they are forgotten");
     assert_ne!(stage.holder(), holder);
+    stage.slots.send_all(stage.slots.renewals()).await;
+    assert_eq!(stage.counters(), 0, "what was granted under the old holder is released");
     let others: Vec<_> = std::iter::from_fn(|| stage.acquire()).collect();
-    assert_eq!(others.len(), 2, "only the one after the reset is counted");
+    assert_eq!(others.len(), 3);
     drop((held, unaware));
     stage.slots.send_all(stage.slots.releases()).await;
     assert!(stage.acquire().is_none(), "the end of a forgotten request frees nothing");
     drop(others);
     stage.release_last().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_that_was_granted_while_the_process_learns_of_a_reset_is_released() {
+    let stage = Stage::new(1);
+    let before = stage.acquire();
+    let spec = stage.limit.current.load().spec.clone();
+    stage.limiter.memory().unwrap().reset(&spec, KEY);
+    stage.clock.advance(1);
+    drop(before);
+    let (mut slot, plan) = stage.request();
+    let calls = stage.slots.releases_before(std::slice::from_ref(&slot));
+    assert!(stage.check(&plan), "the store has freed the one before");
+    stage.slots.send_all(calls).await;
+    slot.granted(stage.now());
+    drop(slot);
+    stage.slots.send_all(stage.slots.releases()).await;
+    stage.slots.send_all(stage.slots.renewals()).await;
+    assert_eq!((stage.counters(), stage.limit.totals.held.get()), (0, 0));
+    assert!(stage.acquire().is_some());
 }

@@ -1,14 +1,16 @@
 //! The task that sends releases and renewals of slots to the store.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, MaybeDone, join_all, maybe_done};
 use sluice_limiter::{MAX_CONCURRENT, SlotsFound};
-use sluice_store::{Counter, KeyHash, LimitSpec, Limiter, Settlement, StoreError, StoreHealth};
+use sluice_store::{Counter, KeyHash, LimitSpec, Limiter, Settlement, StoreError, StoreFault, StoreHealth};
 use tokio::time::Instant;
 
 use super::limit::{ConcurrencyLimit, ExpiredMark};
@@ -54,14 +56,18 @@ pub(super) struct SlotCall {
     spec: Arc<LimitSpec>,
     limiter: Arc<Limiter>,
     pub(super) operation: SlotOperation,
-    /// Number of slots that the store must have before this call.
-    least: u64,
+    /// Time at which the first of the slots was granted.
     since: u64,
+    /// Whether the lease had ended before, so that the store may have forgotten the slots.
+    is_late: bool,
     /// Time until which the store keeps the other slots after this call.
     until: Instant,
+    answer: MaybeDone<BoxFuture<'static, Result<SlotsFound, StoreError>>>,
 }
 
 impl SlotCall {
+    /// Makes a call. One that says how many slots the store must have is in the store's queue at once, while the table is locked: a
+    /// later one that says fewer must not overtake it.
     fn new(id: CounterId, counter: &mut CounterSlots, operation: SlotOperation, until: Instant) -> Self {
         counter.told = Instant::now();
         let least = match operation {
@@ -72,7 +78,22 @@ impl SlotCall {
         };
         let CounterSlots { limit, spec, limiter, since, .. } = &*counter;
         let (limit, spec, limiter, since) = (limit.clone(), spec.clone(), limiter.clone(), *since);
-        Self { id, limit, spec, limiter, operation, least, since, until }
+        let settlement = Settlement {
+            limit: spec.clone(),
+            key: KeyHash(id.1),
+            charged: since,
+            delta: operation.delta(),
+            overflowed: false,
+            least,
+        };
+        let called = limiter.clone();
+        let mut answer = maybe_done(async move { called.settle_in_store(settlement).await }.boxed());
+        if least > 0 {
+            // It is polled again for its answer.
+            let _ = answer.poll_unpin(&mut Context::from_waker(Waker::noop()));
+        }
+        let is_late = counter.until <= counter.told;
+        Self { id, limit, spec, limiter, operation, since, is_late, until, answer }
     }
 }
 
@@ -114,9 +135,19 @@ impl Slots {
         loop {
             // Requests that end during a call are released together by the next one.
             let _ = tokio::time::timeout_at(next, self.0.released.notified()).await;
-            self.send_all(self.releases()).await;
+            let rounds = self.0.lock().released.len().div_ceil(CALLS_TOGETHER);
+            for _ in 0..rounds {
+                self.send_all(self.releases()).await;
+            }
             if Instant::now() >= next {
-                self.send_all(self.renewals()).await;
+                loop {
+                    let calls = self.renewals();
+                    let are_all = calls.len() < CALLS_TOGETHER;
+                    self.send_all(calls).await;
+                    if are_all {
+                        break;
+                    }
+                }
                 let changes = self.holder_changes();
                 join_all(changes.into_iter().map(|change| self.change_holder(change))).await;
                 next = Instant::now() + INTERVAL;
@@ -124,13 +155,14 @@ impl Slots {
         }
     }
 
-    /// Takes the releases out of the table.
+    /// Takes releases out of the table, at most [`CALLS_TOGETHER`].
     pub(super) fn releases(&self) -> Vec<SlotCall> {
         let now = Instant::now();
         let mut table = self.0.lock();
         let Table { counters, released } = &mut *table;
         let mut calls = Vec::with_capacity(released.len());
-        for id in released.drain(..) {
+        let some = released.len().min(CALLS_TOGETHER);
+        for id in released.drain(..some) {
             if let Some(counter) = counters.get_mut(&id) {
                 counter.listed = false;
                 // A check has taken the release.
@@ -166,12 +198,13 @@ impl Slots {
         calls
     }
 
-    /// Returns renewals that are due, and releases of unused counters whose state in the store is uncertain.
+    /// Returns renewals that are due, and releases of unused counters whose state in the store is uncertain: at most
+    /// [`CALLS_TOGETHER`], and none twice in a short time.
     pub(super) fn renewals(&self) -> Vec<SlotCall> {
         let now = Instant::now();
         let mut calls = Vec::new();
         self.0.lock().counters.retain(|&id, counter| {
-            if counter.moving {
+            if counter.moving || calls.len() == CALLS_TOGETHER {
                 return true;
             }
             if counter.is_unused() {
@@ -190,7 +223,7 @@ impl Slots {
                 counter.expired = Some(ExpiredMark::new(&counter.limit.totals));
                 counter.mark_uncertain();
             }
-            if counter.held > 0 && counter.until <= now + lease * 2 / 3 {
+            if counter.held > 0 && counter.until <= now + lease * 2 / 3 && counter.told + INTERVAL <= now {
                 calls.push(SlotCall::new(id, counter, SlotOperation::Renew, now + lease));
             }
             true
@@ -275,43 +308,34 @@ impl Slots {
     }
 
     async fn send(&self, call: SlotCall) {
-        let SlotCall { id, limit, spec, limiter, operation, least, since, until } = call;
-        let settlement = Settlement {
-            limit: spec.clone(),
-            key: KeyHash(id.1),
-            charged: since,
-            delta: operation.delta(),
-            overflowed: false,
-            least,
-        };
-        let result = limiter.settle_in_store(settlement).await;
+        let SlotCall { id, limit, spec, limiter, operation, since, is_late, until, mut answer } = call;
+        (&mut answer).await;
+        // It is taken once.
+        let lost = Err(StoreError::Unavailable(StoreFault::Unreachable));
+        let result = Pin::new(&mut answer).take_output().unwrap_or(lost);
+        if let Ok(SlotsFound::Fewer(_)) = result
+            && !is_late
+        {
+            limiter.note_loss();
+        }
         self.0.calls.fetch_sub(1, Ordering::AcqRel);
         let mut table = self.0.lock();
         let Table { counters, released } = &mut *table;
         match (result, operation) {
             (Ok(found), _) => {
-                let Entry::Occupied(mut entry) = counters.entry(id) else { return };
-                let counter = entry.get_mut();
+                let Some(counter) = counters.get_mut(&id) else { return };
                 counter.until = counter.until.max(until);
-                let had_expired = counter.expired.is_some();
                 if counter.until > Instant::now() {
                     counter.expired = None;
                 }
                 match found {
-                    SlotsFound::Enough => {}
-                    SlotsFound::Fewer(_) => {
-                        if !had_expired {
-                            counter.limiter.note_loss();
-                        }
-                        // A call that was overtaken by a release may have said too much.
-                        counter.mark_uncertain();
-                    }
-                    SlotsFound::Reset if Arc::ptr_eq(&counter.spec, &spec) => {
-                        counter.limit.totals.held.dec_by(i64::from(counter.held));
-                        counter.limit.change_holder(&spec);
-                        entry.remove();
-                    }
                     // They have moved meanwhile.
+                    _ if !Arc::ptr_eq(&counter.spec, &spec) || counter.moving => {}
+                    SlotsFound::Enough => {}
+                    // In a cluster whose hash slots move, a release may have overtaken it, so that it has said too much.
+                    SlotsFound::Fewer(_) => counter.mark_uncertain(),
+                    SlotsFound::Reset if counter.since == since => counter.forget(),
+                    // The next call learns it.
                     SlotsFound::Reset => {}
                 }
             }
@@ -320,7 +344,9 @@ impl Slots {
             // The call was not sent.
             (Err(StoreError::Overloaded), SlotOperation::Release(release)) => {
                 let new = || CounterSlots::new(limit, spec, limiter, until);
-                counters.entry(id).or_insert_with(new).released += release;
+                let counter = counters.entry(id).or_insert_with(new);
+                counter.released += release;
+                counter.since = counter.since.min(since);
                 released.push(id);
             }
             (Err(_), SlotOperation::Release(_) | SlotOperation::ReleaseAll) => {

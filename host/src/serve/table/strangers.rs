@@ -51,6 +51,10 @@ impl Entries {
 
     /// Ends the oldest stranger of the peer with the most, unless `by` has as many and would only displace its like, or it is young.
     fn displace(&mut self, by: IpAddr, metrics: &PortMetrics) -> bool {
+        // They are in the order of their age.
+        if self.strangers.first().is_none_or(|(since, _)| since.elapsed() < UNDISTURBED) {
+            return false;
+        }
         let own = self.of_peer.get(&by).map_or(0, |own| own.seated);
         let largest = self.of_peer.iter().max_by_key(|(_, of_peer)| of_peer.seated);
         let oldest = largest

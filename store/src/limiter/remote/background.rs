@@ -26,7 +26,7 @@ impl<S: Backend> RemoteCore<S> {
             self.losses.review(self.time.now());
             let has_usage = self.has_usage_to_flush();
             if has_usage && self.store.health() == StoreHealth::Healthy {
-                self.flush_some().await;
+                self.flush_some(self.time.now()).await;
             }
             let pause = if has_usage { FLUSH_INTERVAL } else { IDLE_INTERVAL };
             let until_review = next_review.map(|at| at.saturating_sub(self.time.now()));

@@ -16,6 +16,9 @@ use crate::plan::PlannedCounter;
 /// Number of counters that are flushed concurrently in the background.
 const CONCURRENT_FLUSHES: usize = 64;
 
+/// Time after which a counter is flushed again whose key cannot hold it, in microseconds. It would be asked for all the time otherwise.
+const RETRY_BROKEN: u64 = 10_000_000;
+
 /// Usage is acquired in about this many units, which keeps both the number of calls and the rounding small.
 const UNITS: u64 = 1024;
 
@@ -33,9 +36,9 @@ impl<S: Backend> RemoteCore<S> {
         Ok(())
     }
 
-    /// Flushes some of the counters with local usage and waits for it.
-    pub(super) async fn flush_some(self: &Arc<Self>) {
-        let pending = self.local_quota.some_pending(CONCURRENT_FLUSHES, self.time.store_now());
+    /// Flushes some of the counters with local usage that are due at `at` of this process's clock, and waits for it.
+    pub(super) async fn flush_some(self: &Arc<Self>, at: u64) {
+        let pending = self.local_quota.some_pending(CONCURRENT_FLUSHES, at);
         let calls: Vec<_> = pending.into_iter().filter_map(|id| self.flush(id)).collect();
         for call in calls {
             let _ = call.wait().await;
@@ -117,10 +120,12 @@ impl<S: Backend> RunningFlush<S> {
 
 impl<S: Backend> Drop for RunningFlush<S> {
     fn drop(&mut self) {
+        let time = &self.core.time;
         let is_broken =
             matches!(self.result, Err(StoreError::Unavailable(StoreFault::WrongType | StoreFault::Nonsense)));
-        let now = self.core.time.store_now();
-        self.core.local_quota.finish_flush(&self.flush, &self.flushed_rates, is_broken, now);
+        let flush_after = if is_broken { time.now() + RETRY_BROKEN } else { 0 };
+        let local_quota = &self.core.local_quota;
+        local_quota.finish_flush(&self.flush, &self.flushed_rates, flush_after, time.store_now());
         self.flush.call.complete(self.result.clone());
     }
 }

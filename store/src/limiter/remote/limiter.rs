@@ -239,7 +239,7 @@ impl<S: Backend> RemoteLimiter<S> {
         let core = &self.core;
         while core.has_usage_to_flush() && core.store.health() == StoreHealth::Healthy {
             let before = core.local_quota.pending();
-            core.flush_some().await;
+            core.flush_some(u64::MAX).await;
             if core.local_quota.pending() == before {
                 return;
             }

@@ -102,8 +102,9 @@ local function refuse_general(keys, a)
       if not (counters >= 1 and counters <= MAX_COUNTERS and callers >= 0 and callers <= MAX_CALLERS) then return REFUSED end
       p = p + 3
     elseif operation == 0 or operation == 2 then
-      local charged, more, less = a[p + 2], a[p + 3], a[p + 4]
-      if not (charged >= 0 and charged <= 2 * FURTHEST and more >= 0 and more <= MAX_COUNT and less >= 0 and less <= MAX_COUNT) then
+      local charged, more, less, least = a[p + 2], a[p + 3], a[p + 4], a[p + 5]
+      if not (charged >= 0 and charged <= 2 * FURTHEST and more >= 0 and more <= MAX_COUNT and less >= 0 and less <= MAX_COUNT
+        and least >= 0 and least <= 1000000) then
         return REFUSED
       end
       p = p + 1
@@ -130,8 +131,8 @@ local function refuse_general(keys, a)
         if not (cost >= 0 and cost <= MAX_COUNT + 1) then return REFUSED end
         p = p + 3
       else
-        key, limit = a[p], a[p + 4]
-        p = p + 5
+        key, limit = a[p], a[p + 5]
+        p = p + 6
       end
       if not keys[key] or not first_rate[limit + 1] then return REFUSED end
       for rate = first_rate[limit], first_rate[limit + 1] - 1 do

@@ -6,7 +6,7 @@
 --          limit the number of its rates, how many of its keys a partition takes (0: any number), and the length of the slots of
 --          its registries of keys; and for each rate the number of requests and the tag. Then the operations:
 --          0: a settlement: index of the key, instant of the charge in microseconds, additional charge, refund, number of slots that
---             the holder must have afterwards at least, index of the limit; then five parameters for each rate of the limit
+--             the holder must have before it at least, index of the limit; then five parameters for each rate of the limit
 --             (Rate::settlement_script_arguments);
 --          2: a settlement of the overflow counter that was charged instead of the key: the same;
 --          1: a check: number of counters, number of callers; for each counter the index of the key, the cost, and the index
