@@ -22,9 +22,6 @@ pub const MAX_COUNTERS: usize = 32;
 /// Maximum number of rates in one limit: 8, and a block.
 pub const MAX_RATES: usize = 9;
 
-/// Maximum number of records of other rates in a value to which a record is added.
-const MAX_OTHERS: usize = 8;
-
 /// A client's key, hashed with the store's secret to 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyHash(pub u128);
@@ -334,7 +331,8 @@ pub fn take(id: Holder, stored: &mut [Record], now: u64) -> bool {
     ledger.is_some_and(|ledger| ledger.take_reservation(id, now).is_some())
 }
 
-/// Refunds a part of a charge in a counter's records at `now`. Rates without a record are skipped, but for slots that must be there.
+/// Refunds a part of a charge in a counter's records at `now`. Rates without a record are skipped, but for slots that must be there
+/// while there is none of another rate either.
 /// Returns what was found of those. If they were reset, nothing is corrected.
 pub fn settle(
     settlement: &Settlement,
@@ -348,8 +346,8 @@ pub fn settle(
         let known = stored.iter().position(|record| record.tag == tag);
         let before = known.map(|at| std::mem::replace(&mut stored[at], Record::empty(tag, 0)));
         let (mut record, at) = rate.roll(before, now + phase);
-        let may_keep = known.is_some() || stored.len() <= MAX_OTHERS;
-        let slots = if may_keep { rate.keep(&mut record, at, *charged, *least) } else { SlotsFound::Enough };
+        let least = if known.is_some() || stored.is_empty() { *least } else { 0 };
+        let slots = rate.keep(&mut record, at, *charged, least);
         if slots != SlotsFound::Reset {
             record = rate.settle(record, at, charged + phase, *delta);
         }

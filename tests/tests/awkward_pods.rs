@@ -245,8 +245,16 @@ async fn what_the_api_server_accepts_without_a_sidecar_it_accepts_with_one() {
         let plain = create(&client, without, number, case).await;
         let plain = plain.unwrap_or_else(|error| panic!("{}: refused without a sidecar: {error}", case.name));
         let injected = create(&client, with, number, case).await;
-        let log = operator.process.output();
         let about = format!("pod=\"pod-{number}\"");
+        if let Expected::Warned(text) | Expected::Skipped(text) = case.expected {
+            // The answer may be here before the line.
+            until(&format!("the operator says of {}: {text}", case.name), async || {
+                let log = operator.process.output();
+                log.lines().any(|line| line.contains(&about) && line.contains(text)).then_some(())
+            })
+            .await;
+        }
+        let log = operator.process.output();
         let lines: Vec<_> = log.lines().filter(|line| line.contains(&about)).collect();
         // All cases are tried, also when one fails.
         let checked = std::panic::catch_unwind(AssertUnwindSafe(|| check(case, &plain, &injected, &lines)));

@@ -35,6 +35,8 @@ struct State {
     listed: bool,
     /// The authorities in the ConfigMap of each namespace.
     present: BTreeMap<String, Option<String>>,
+    /// Number of changes that the watch has reported of the ConfigMap of each namespace.
+    reported: BTreeMap<String, u64>,
     /// The reason why the ConfigMap of a namespace could not be written, and the time of the last attempt.
     failed: BTreeMap<String, (String, Instant)>,
 }
@@ -50,9 +52,13 @@ impl AuthorityMaps {
                 Change::Applied(map) => {
                     let namespace = map.namespace().unwrap_or_default();
                     let authority = map.data.and_then(|mut data| data.remove(CONFIG_MAP_KEY));
+                    *state.reported.entry(namespace.clone()).or_default() += 1;
                     state.present.insert(namespace, authority);
                 }
-                Change::Deleted { namespace, .. } => drop(state.present.remove(&namespace)),
+                Change::Deleted { namespace, .. } => {
+                    state.reported.remove(&namespace);
+                    state.present.remove(&namespace);
+                }
                 Change::Listed => state.listed = true,
             }
             drop(state);
@@ -93,6 +99,7 @@ impl AuthorityMaps {
             namespaces.iter().filter(lacks).cloned().collect()
         };
         for namespace in due {
+            let reported = self.lock().reported.get(&namespace).copied();
             let written = write(client, &namespace, authority).await;
             let exists = written == Ok(true);
             let problem = written.err();
@@ -106,8 +113,11 @@ impl AuthorityMaps {
             }
             match problem {
                 Some(problem) => drop(state.failed.insert(namespace, (problem, Instant::now()))),
-                // The watch reports it soon. Until then it is not written again.
-                None if exists => drop(state.present.insert(namespace, Some(authority.to_owned()))),
+                // The watch reports it soon. Until then it is not written again, unless the watch has reported a change meanwhile: that may
+                // be what somebody else has written since.
+                None if exists && state.reported.get(&namespace).copied() == reported => {
+                    state.present.insert(namespace, Some(authority.to_owned()));
+                }
                 None => {}
             }
         }

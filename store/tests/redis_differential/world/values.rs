@@ -33,8 +33,6 @@ impl World {
         let how_many = match self.focus {
             _ if own_only => limit.rates.len(),
             Focus::Damaged => *[1, 1, 1, 1, 2].choose(&mut self.rng).unwrap(),
-            // Lost slots are added to 8 records of others, and not to 9.
-            Focus::Concurrency => *[1, 1, 2, 4, 9, 14].choose(&mut self.rng).unwrap(),
             _ => *[1, 1, 2, 4, 14].choose(&mut self.rng).unwrap(),
         };
         let foreign = how_many > 8;

@@ -1,16 +1,11 @@
 -- Settlements: the correction of a charge, in every record of the limit that the key still holds, or must hold.
 -- Uses the codec and the rules of all algorithms. Defines `settle`.
 
--- Appends an empty record to a copy of a key's records, of which there are at most 8. Returns its index.
+-- Appends an empty record to a key that has none. Returns its index.
 local function extend(key, tag)
-  local from, to = first_record[key], last_record[key]
-  if to - from >= 32 then return end
-  first_record[key] = records + 1
-  for i = from, to, 4 do
-    append(record[i], record[i + 1], record[i + 2], record[i + 3], tails[i], sinces[i], lasts[i])
-  end
+  if last_record[key] >= first_record[key] then return end
   append(tag, 0, 0, 0, '')
-  last_record[key] = records - 3
+  first_record[key], last_record[key] = records - 3, records - 3
   return records - 3
 end
 

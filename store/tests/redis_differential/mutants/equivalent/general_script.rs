@@ -303,20 +303,14 @@ pub(super) const LIST: &[Equivalent] = &[
     },
     Equivalent {
         file: "settle.lua",
-        before: "to - from >= 32",
-        after: &["to - from >= 31"],
-        reason: "Each record takes four numbers.",
-    },
-    Equivalent {
-        file: "settle.lua",
         before: "append(tag, 0, 0, 0, '')",
         after: &["append(tag, 1, 0, 0, '')", "append(tag, 0, 1, 0, '')", "append(tag, 0, 0, 1, '')"],
         reason: "The first number is written afterwards, and a concurrency limit has no counts.",
     },
     Equivalent {
         file: "settle.lua",
-        before: "last_record[key] = records - 3",
-        after: &["last_record[key] = records - 2"],
+        before: "last_record[key] = records - 3, records - 3",
+        after: &["last_record[key] = records - 3, records - 2"],
         reason: "The last record begins at the same index.",
     },
     Equivalent {
