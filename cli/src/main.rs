@@ -67,7 +67,7 @@ enum Command {
         /// The shell
         shell: Shell,
     },
-    /// Write a page of the manual for each command into a folder
+    /// Write a page of the manual for each command into a folder, which is made if there is none
     Man {
         /// The folder
         #[arg(value_name = "FOLDER")]
@@ -106,7 +106,8 @@ fn main() -> ExitCode {
             clap_complete::generate(shell, &mut Args::command(), "sluice", &mut script);
             output::print_bytes(&script)
         }
-        Command::Man { folder } => clap_mangen::generate_to(Args::command(), &folder)
+        Command::Man { folder } => std::fs::create_dir_all(&folder)
+            .and_then(|()| clap_mangen::generate_to(Args::command(), &folder))
             .with_context(|| format!("cannot write to {}", folder.display())),
         Command::Run(args) => run::run(*args),
         Command::Demo(args) => asking(demo::demo(&args)),

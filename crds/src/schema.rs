@@ -168,9 +168,7 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
                         let message = match &known[..] {
                             [] => format!("{UNKNOWN_FIELD}: this object has no fields"),
                             known => {
-                                let meant = hints::similar(name, known);
-                                let meant =
-                                    meant.map_or(String::new(), |meant| format!("did you mean {meant}? "));
+                                let meant = hints::meant(name, known, schema);
                                 format!("{UNKNOWN_FIELD}: {meant}known fields are {}", known.join(", "))
                             }
                         };

@@ -127,7 +127,8 @@ fn requests_of(matches: &[Match]) -> String {
     let entry = |Match { path, methods, hosts, headers, query, cookies, client_cidrs, rls }: &Match| {
         let path = path.iter().map(|path| match &path.pattern {
             PathPattern::Prefix(prefix) => format!("{}/*", prefix.trim_end_matches('/')),
-            PathPattern::Exact(text) | PathPattern::Template(text) | PathPattern::Regex(text) => text.clone(),
+            PathPattern::Regex(pattern) => format!("regex {pattern}"),
+            PathPattern::Exact(text) | PathPattern::Template(text) => text.clone(),
         });
         let networks = client_cidrs.iter().map(ToString::to_string);
         let words = methods.iter().chain(hosts).cloned().chain(path).chain(networks);

@@ -96,6 +96,14 @@ fn signs_of_other_languages_are_warned_of() {
         ("matches: [{path: {exact: '/api/*'}}]", "the * in \"/api/*\" stands for itself"),
         ("matches: [{path: {template: '/a/{id}/*'}}]", "stands for itself"),
         ("matches: [{headers: [{name: x-plan, exact: 'gold*'}]}]", "`present: true` for any value"),
+        ("matches: [{path: {exact: '/orders/*'}}]", "write `prefix: /orders` for all paths below /orders"),
+        ("matches: [{path: {prefix: '/*'}}]", "write `prefix: /` for all paths below /, `template: /{id}`"),
+        (
+            "matches: [{path: {regex: '/orders/*'}}]",
+            "* repeats the sign before it, so this matches /orders/ and not /orders/42: write prefix: /orders, or /orders/.*",
+        ),
+        ("matches: [{path: {regex: '/a/*/b'}}]", "matches /a//b and not /a/42/b: write /a/.*/b"),
+        ("matches: [{path: {regex: '/orders*'}}]", "matches /orders and not /orders42: write /orders.*"),
         ("matches: [{path: {regex: '~ ^/api'}}]", "begins with ~"),
         ("matches: [{query: [{name: a, regex: '~x'}]}]", "begins with ~"),
         (
@@ -115,6 +123,10 @@ fn signs_of_other_languages_are_warned_of() {
     }
     for quiet in [
         "matches: [{path: {prefix: /api}}]",
+        "matches: [{path: {regex: '/a/.*'}}]",
+        "matches: [{path: {regex: '/a/[^/]*/(b|c)*'}}]",
+        "matches: [{path: {regex: '/a/\\d*'}}]",
+        "matches: [{path: {regex: '/[a/*]+'}}]",
         "matches: [{headers: [{name: accept, exact: '*/*'}]}]",
         "matches: [{headers: [{name: accept, exact: 'text/*'}]}]",
         "except: [{clientCIDRs: [10.0.0.0/8], headers: [{name: x-internal, present: true}]}]",
@@ -235,6 +247,16 @@ fn a_field_that_is_misspelled_gets_the_right_name() {
         "spec.onStoreFailre: unknown field: did you mean onStoreFailure? ",
     );
     has(&problems(&limit("matchs: []")), "matchs: unknown field: did you mean matches? ");
+    let rate = |rate: &str| problems(&limit("").replace("requests: 9, per: 1m", rate));
+    has(&rate("requests: 9, period: 1m"), "period: unknown field: did you mean per? ");
+    has(&rate("limit: 9, per: 1m"), "limit: unknown field: did you mean requests? ");
+    for (lines, expected) in [
+        ("matches: [{headers: [{name: x, value: y}]}]", "value: unknown field: did you mean exact? "),
+        ("onLimit: {reject: {status: 999}}", "status: unknown field: did you mean statusCode? "),
+        ("key: {header: {name: x}}", "header: unknown field: write {parts: [{header: ...}]}. "),
+    ] {
+        has(&problems(&limit(lines)), expected);
+    }
     has(&problems(&limit("ratePerSecond: 5")), "ratePerSecond: unknown field: known fields are ");
 }
 
@@ -246,6 +268,12 @@ fn values_of_other_languages_get_the_right_form() {
     has(
         &rate("requests: '10', per: 1m"),
         "must be an integer, not a string: write 10, without quotation marks",
+    );
+    has(&problems(&limit("matches: [{methods: GET}]")), "must be a list, not a string: write [GET]");
+    has(&problems(&limit("matches: [{hosts: '*.a.b'}]")), "write [\"*.a.b\"]");
+    has(
+        &problems(&limit("matches: {methods: [GET]}")),
+        "must be a list, not an object: write - before it, or [ ] around it",
     );
     has(&problems(&limit("cost: 5")), "write {request: {number: 5}}");
     has(&problems(&limit("maxKeys: 1")), "1 is out of range: at least 10000 is required");

@@ -101,7 +101,7 @@ impl Checks {
                 discard(body).await;
                 Problem::new(
                     StatusCode::METHOD_NOT_ALLOWED,
-                    "the path has another method: see /v1/openapi.json",
+                    "the path has another method: POST to /v1/check or /v1/settle, or GET /v1/openapi.json",
                 )
             })
             .with_state(self)

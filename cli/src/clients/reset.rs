@@ -30,10 +30,11 @@ const READ_EVERY: Duration = Duration::from_millis(250);
 
 /// Arguments of `sluice reset` and `sluice unblock`.
 #[derive(Debug, Args)]
+#[command(mut_arg("store", |store| store.requires("filename")))]
 pub(crate) struct ResetArgs {
     #[command(flatten)]
     client: ClientArgs,
-    /// Longest time to wait until all pods have forgotten the client, in seconds
+    /// Longest time to wait until all pods have forgotten the client, or with --filename until the store answers, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u32,
     /// Policy file of a sluice serve or run, or folder with its files; may be repeated. The counter is removed in the store that --store

@@ -69,7 +69,7 @@ mod args {
         #[arg(long, env = "SLUICE_MAX_KEYS_PER_LIMIT", value_name = "KEYS", default_value_t = MAX_KEYS)]
         #[arg(value_parser = clap::value_parser!(u64).range(10_000..=100_000_000))]
         max_keys_per_limit: u64,
-        /// Domains of gateways' questions that namespaces may name beside their own, separated by commas: shop.example=shop
+        /// Extra domains that the policies of a namespace may use in `rls.domain`, as DOMAIN=NAMESPACE, separated by commas
         #[arg(long, env = "SLUICE_DOMAINS", value_name = "DOMAIN=NAMESPACE", value_delimiter = ',')]
         #[arg(value_parser = grant)]
         domains: Vec<(String, String)>,

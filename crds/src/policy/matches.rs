@@ -275,11 +275,11 @@ impl PathMatch {
         };
         let pattern = match &self.pattern {
             PathPattern::Exact(text) => {
-                warn_of_star(&at.at("exact"), text, INSTEAD_IN_PATH);
+                warn_of_star(&at.at("exact"), text, true);
                 matches::PathPattern::Exact(literal("exact", text))
             }
             PathPattern::Prefix(text) => {
-                warn_of_star(&at.at("prefix"), text, INSTEAD_IN_PATH);
+                warn_of_star(&at.at("prefix"), text, true);
                 matches::PathPattern::Prefix(literal("prefix", text))
             }
             PathPattern::Template(template) => {
@@ -296,13 +296,14 @@ impl PathMatch {
                         "has no segment in braces: write a segment that varies as {id}, or use `exact` for a fixed path",
                     );
                 }
-                warn_of_star(&at.at("template"), template, INSTEAD_IN_PATH);
+                warn_of_star(&at.at("template"), template, true);
                 let normal = literal("template", template);
                 at.at("template").regex(&template_regex(&normal));
                 matches::PathPattern::Template(normal)
             }
             PathPattern::Regex(pattern) => {
                 at.at("regex").regex(pattern);
+                warn_of_glob(&at.at("regex"), pattern);
                 matches::PathPattern::Regex(pattern.clone())
             }
         };
@@ -310,20 +311,37 @@ impl PathMatch {
     }
 }
 
-/// Ways to write what a star means elsewhere.
-const INSTEAD_IN_PATH: &str =
-    "write `prefix: /api` for all paths below /api, `template: /api/{id}` for any segment, or a `regex`";
-const INSTEAD_IN_VALUE: &str =
-    "write `prefix: abc` for all values that begin so, `present: true` for any value, or a `regex`";
-
 /// Warns of a star, which stands for itself. A media type, such as */*, has one.
-fn warn_of_star(at: &Field<'_>, text: &str, instead: &str) {
-    if text
-        .replace("*/*", "")
-        .split_once('*')
-        .is_some_and(|(before, _)| instead == INSTEAD_IN_PATH || !before.ends_with('/'))
-    {
-        at.warning(format_args!("the * in {text:?} stands for itself, not for any text: {instead}"));
+fn warn_of_star(at: &Field<'_>, text: &str, is_path: bool) {
+    let without = text.replace("*/*", "");
+    if without.split_once('*').is_some_and(|(before, _)| is_path || !before.ends_with('/')) {
+        let instead = if is_path {
+            let stem = text.split(['*', '{']).next().unwrap_or_default().trim_end_matches('/');
+            let prefix = if stem.is_empty() { "/" } else { stem };
+            format!(
+                "`prefix: {prefix}` for all paths below {prefix}, `template: {stem}/{{id}}` for any segment"
+            )
+        } else {
+            "`prefix: abc` for all values that begin so, `present: true` for any value".to_owned()
+        };
+        at.warning(format_args!(
+            "the * in {text:?} stands for itself, not for any text: write {instead}, or a `regex`"
+        ));
+    }
+}
+
+/// Warns of a star in the regular expression of a path that looks as if it stood for any text.
+fn warn_of_glob(at: &Field<'_>, pattern: &str) {
+    let Some((before, after)) = pattern.split_once('*') else { return };
+    let is_plain = !before.contains(['.', '+', '?', '(', '[', '{', '|', '\\', '^', '$', '~']);
+    if is_plain && (before.ends_with('/') || after.is_empty()) {
+        let instead = match before.strip_suffix('/') {
+            Some(stem) if after.is_empty() && !stem.is_empty() => format!("prefix: {stem}, or {before}.*"),
+            _ => format!("{before}.*{after}"),
+        };
+        at.warning(format_args!(
+            "* repeats the sign before it, so this matches {before}{after} and not {before}42{after}: write {instead}"
+        ));
     }
 }
 
@@ -331,11 +349,11 @@ impl ValueMatch {
     fn compile(&self, at: &Field<'_>) -> matches::ValueMatch {
         match self {
             Self::Exact(text) => {
-                warn_of_star(&at.at("exact"), text, INSTEAD_IN_VALUE);
+                warn_of_star(&at.at("exact"), text, false);
                 matches::ValueMatch::Exact(text.clone())
             }
             Self::Prefix(text) => {
-                warn_of_star(&at.at("prefix"), text, INSTEAD_IN_VALUE);
+                warn_of_star(&at.at("prefix"), text, false);
                 matches::ValueMatch::Prefix(text.clone())
             }
             Self::Regex(pattern) => {

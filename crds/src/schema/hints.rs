@@ -9,8 +9,28 @@ use crate::duration;
 /// Kinds of routes, which have no pods of their own.
 const ROUTES: [&str; 6] = ["HTTPRoute", "GRPCRoute", "Gateway", "Ingress", "VirtualService", "IngressRoute"];
 
+/// Names of fields that people know from elsewhere, and what they are here.
+const ELSEWHERE: [(&str, &str); 6] = [
+    ("period", "per"),
+    ("interval", "per"),
+    ("window", "per"),
+    ("limit", "requests"),
+    ("value", "exact"),
+    ("status", "statusCode"),
+];
+
+/// Returns what an unknown field is meant to be, as a sentence with a space after it.
+pub(super) fn meant(name: &str, known: &[&str], schema: &Value) -> String {
+    if schema.pointer("/properties/parts/items/properties").is_some_and(|parts| parts.get(name).is_some()) {
+        return format!("write {{parts: [{{{name}: ...}}]}}. ");
+    }
+    let elsewhere = ELSEWHERE.iter().find(|(other, here)| *other == name && known.contains(here));
+    let meant = elsewhere.map(|(_, here)| *here).or_else(|| similar(name, known));
+    meant.map_or(String::new(), |meant| format!("did you mean {meant}? "))
+}
+
 /// Returns the field that is spelled most like an unknown one.
-pub(super) fn similar<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+fn similar<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let lower = name.to_ascii_lowercase();
     let likeness = |known: &str| strsim::normalized_damerau_levenshtein(&lower, &known.to_ascii_lowercase());
     let best = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
@@ -66,10 +86,21 @@ pub(super) fn form(value: &Value, schema: &Value, expected: &str) -> Option<Stri
     if value.is_number() && schema.pointer("/properties/request/properties/number").is_some() {
         return Some(format!("{{request: {{number: {value}}}}}"));
     }
+    let text = value.as_str();
+    if expected == "array" && value.is_object() {
+        return Some("- before it, or [ ] around it".to_owned());
+    }
+    if expected == "array" && schema["items"]["type"] == "string" {
+        // Others, such as *, have a meaning in YAML.
+        let is_plain =
+            |text: &&str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte));
+        return text.map(|text| {
+            Some(text).filter(is_plain).map_or(format!("[{value}]"), |text| format!("[{text}]"))
+        });
+    }
     if schema["type"] != "object" {
         return None;
     }
-    let text = value.as_str();
     if let Some(rate) = text.and_then(|text| rate(text, schema)) {
         return Some(rate);
     }

@@ -42,6 +42,10 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for List<T, MA
                 write!(formatter, "an array of at most {MAX}")
             }
 
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Vec<T>, E> {
+                Err(E::custom(format_args!("this is a list: write [{text:?}]")))
+            }
+
             fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<T>, A::Error> {
                 let mut list = Vec::new();
                 while let Some(element) = elements.next_element()? {
