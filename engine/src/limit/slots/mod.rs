@@ -22,7 +22,7 @@
 //! |---|---|---|---|
 //! | certain | its first check is sent | sends releases, renews after a third of the lease | a call fails, or a lease expires |
 //! | uncertain | the store may count other slots than this process | tries to move the held slots | moved, or the last request ends |
-//! | expired | held slots were not renewed in time; also uncertain | the same, and renews; checks deny if the store fails | the store answers, and counts them again |
+//! | expired | held slots were not renewed in time; also uncertain | renews too; checks deny if the store fails | the store answers |
 //! | moving | held slots are being acquired under a new holder | sends nothing else for this counter | the store answers |
 
 mod acquire;
