@@ -1,6 +1,6 @@
 //! Clients, for operators and never in metrics: who is limited, and what the limits do about a request or a client.
 //!
-//! - [`top`], [`peek`], [`explain`], [`descriptors`], [`policies`]: the pages, in JSON, with the [`counter_state`] of a client.
+//! - [`top`], [`mod@peek`], [`explain`], [`descriptors`], [`policies`]: the pages, in JSON, with the [`counter_state`] of a client.
 
 mod counter_state;
 mod descriptors;
