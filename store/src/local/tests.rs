@@ -41,6 +41,16 @@ async fn each_rate_is_shared_by_the_replicas_of_its_own_last_period() {
     assert_eq!((0..110).map(|n| admitted(tomorrow + n * 1_000_000)).sum::<usize>(), 1_000);
 }
 
+/// A counter in the store that admits ten a day, of which this replica has all.
+fn ten_a_day(algorithm: Algorithm) -> PlannedCounter {
+    let (requests, period) = (Requests::new(10).unwrap(), Period::from_millis(DAY).unwrap());
+    let rate = Rate::new(requests, period, algorithm).unwrap();
+    let spec = Arc::new(LimitSpec::new("n/p/l", vec![rate]));
+    let replicas = Replicas::new(Replica::new(0, 1));
+    let plan = LimitPlan::new(spec, Consistency::Strict, OnStoreFailure::Share, false, replicas);
+    PlannedCounter { limit: Arc::new(plan), key: KeyHash(1), cost: 1 }
+}
+
 #[tokio::test]
 async fn usage_whose_flush_fails_over_the_edge_of_a_window_stays_in_its_window() {
     let rates = [
@@ -50,12 +60,7 @@ async fn usage_whose_flush_fails_over_the_edge_of_a_window_stays_in_its_window()
         Algorithm::SlidingWindowLog { min_interval: 0 },
     ];
     for algorithm in rates {
-        let (requests, period) = (Requests::new(10).unwrap(), Period::from_millis(DAY).unwrap());
-        let rate = Rate::new(requests, period, algorithm).unwrap();
-        let spec = Arc::new(LimitSpec::new("n/p/l", vec![rate]));
-        let replicas = Replicas::new(Replica::new(0, 1));
-        let plan = LimitPlan::new(spec, Consistency::Strict, OnStoreFailure::Share, false, replicas);
-        let counter = PlannedCounter { limit: Arc::new(plan), key: KeyHash(1), cost: 1 };
+        let counter = ten_a_day(algorithm);
         let (quota, edge) = (LocalQuota::new(10, 10), 19_700 * DAY * 1000);
         let admit = |at| (0..11).filter(|_| quota.check(&[&counter], at).admitted).count();
         assert_eq!(admit(edge - 30_000), 10, "{algorithm:?}");
@@ -78,12 +83,7 @@ async fn usage_whose_flush_fails_over_the_edge_of_a_window_stays_in_its_window()
 
 #[tokio::test]
 async fn a_flush_of_a_forgotten_counter_does_not_touch_the_one_that_began_after_it() {
-    let (requests, period) = (Requests::new(10).unwrap(), Period::from_millis(DAY).unwrap());
-    let rate = Rate::new(requests, period, Algorithm::FIXED_WINDOW).unwrap();
-    let spec = Arc::new(LimitSpec::new("n/p/l", vec![rate]));
-    let replicas = Replicas::new(Replica::new(0, 1));
-    let plan = LimitPlan::new(spec, Consistency::Strict, OnStoreFailure::Share, false, replicas);
-    let counter = PlannedCounter { limit: Arc::new(plan), key: KeyHash(1), cost: 1 };
+    let counter = ten_a_day(Algorithm::FIXED_WINDOW);
     let (quota, now) = (LocalQuota::new(10, 10), 1_700_000_000_000_000);
     let admit = |times: usize| (0..times).filter(|_| quota.check(&[&counter], now).admitted).count();
     let begin = || quota.begin_flush(counter.counter_id(), now).unwrap().1.unwrap();
@@ -101,12 +101,7 @@ async fn a_flush_of_a_forgotten_counter_does_not_touch_the_one_that_began_after_
 
 #[tokio::test]
 async fn a_counter_whose_key_is_broken_is_not_flushed_again_at_once() {
-    let (requests, period) = (Requests::new(10).unwrap(), Period::from_millis(DAY).unwrap());
-    let rate = Rate::new(requests, period, Algorithm::FIXED_WINDOW).unwrap();
-    let spec = Arc::new(LimitSpec::new("n/p/l", vec![rate]));
-    let replicas = Replicas::new(Replica::new(0, 1));
-    let plan = LimitPlan::new(spec, Consistency::Strict, OnStoreFailure::Share, false, replicas);
-    let counter = PlannedCounter { limit: Arc::new(plan), key: KeyHash(1), cost: 1 };
+    let counter = ten_a_day(Algorithm::FIXED_WINDOW);
     let (quota, now) = (LocalQuota::new(10, 10), 1_700_000_000_000_000);
     assert!(quota.check(&[&counter], now).admitted);
     let fail = |flush_after| {
