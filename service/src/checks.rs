@@ -38,7 +38,7 @@ use crate::checks::body::{
     ReserveBody, SettleAnswerBody, SettleBody, SettledLimitBody,
 };
 use crate::checks::problem::Problem;
-use crate::checks::receive::{discard, parse, receive};
+use crate::checks::receive::{LARGE, apart, discard, parse, receive};
 use crate::checks::request::ReadRequest;
 use crate::grpc;
 use crate::metrics::Metrics;
@@ -48,7 +48,7 @@ const CHECK: &str = "/v1/check";
 const SETTLE: &str = "/v1/settle";
 const OPENAPI: &str = "/v1/openapi.json";
 
-/// Limits of a body that are asked for at a time, so that a long one delays others hardly.
+/// Limits of a body that are looked up, and asked for, at a time, so that a long one delays others hardly.
 const PIECE: usize = 32;
 /// Most checks of a body.
 const MAX_CHECKS: usize = 100;
@@ -116,8 +116,21 @@ impl Checks {
     ) -> Result<Answered, Problem> {
         let Some(checks) = &body.checks else {
             let prepared = self.prepare(body, headers, asker)?;
-            return Ok(Answered::One(answer_body(body, self.decide(prepared, asker.whose()).await)));
+            let (_turn, left) = self.metrics.work.turn(asker.whose(), prepared.limits(), BUDGET).await;
+            return Ok(Answered::One(answer_body(body, prepared.decide(&self.engine, left).await)));
         };
+        // In a box, which single checks do not need.
+        Box::pin(self.check_many(body, checks, headers, asker)).await.map(Answered::Many)
+    }
+
+    /// Answers many checks.
+    async fn check_many(
+        &self,
+        body: &CheckBody,
+        checks: &[CheckBody],
+        headers: &HeaderMap,
+        asker: &Asker<'_>,
+    ) -> Result<BatchAnswerBody, Problem> {
         if body.has_own_fields() {
             let detail = "`checks` stands alone: move the other fields into the checks";
             return Err(Problem::of_field("/checks", detail));
@@ -125,7 +138,7 @@ impl Checks {
         if checks.is_empty() || checks.len() > MAX_CHECKS {
             return Err(Problem::of_field("/checks", format!("send 1 to {MAX_CHECKS} checks")));
         }
-        let mut all = Vec::with_capacity(checks.len());
+        let (mut all, mut prepared_limits) = (Vec::with_capacity(checks.len()), 0);
         for (n, one) in checks.iter().enumerate() {
             if one.checks.is_some() {
                 return Err(Problem::of_field(
@@ -134,7 +147,13 @@ impl Checks {
                 ));
             }
             let prepared = self.prepare(one, headers, asker);
-            all.push(prepared.map_err(|problem| problem.within(&format!("/checks/{n}")))?);
+            let prepared = prepared.map_err(|problem| problem.within(&format!("/checks/{n}")))?;
+            prepared_limits += prepared.limits();
+            all.push(prepared);
+            if prepared_limits >= PIECE {
+                prepared_limits = 0;
+                tokio::task::yield_now().await;
+            }
         }
         let (mut answers, mut piece, mut limits) = (Vec::with_capacity(all.len()), Vec::new(), 0);
         for one in all {
@@ -146,9 +165,9 @@ impl Checks {
             piece.push(self.decide(one, asker.whose()));
         }
         answers.extend(join_all(piece).await);
-        Ok(Answered::Many(BatchAnswerBody {
+        Ok(BatchAnswerBody {
             results: checks.iter().zip(answers).map(|(one, answer)| answer_body(one, answer)).collect(),
-        }))
+        })
     }
 
     /// Makes a check when it is its turn.
@@ -303,12 +322,18 @@ async fn check(
                 return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
             }
         };
-        let body = parse::<CheckBody>(&headers, &body)?;
-        Ok((status, door.check(&body, &headers, &asker).await?))
+        let is_large = body.len() > LARGE;
+        let body = if is_large {
+            let headers = headers.clone();
+            apart(move || parse::<CheckBody>(&headers, &body)).await?
+        } else {
+            parse::<CheckBody>(&headers, &body)?
+        };
+        Ok((status, is_large, door.check(&body, &headers, &asker).await?))
     };
     let answered = answered.await;
     door.metrics.check_latency.observe(arrived.elapsed().as_secs_f64());
-    let (denied, answered) = match answered {
+    let (denied, is_large, answered) = match answered {
         Ok(answered) => answered,
         Err(problem) => {
             door.metrics.refuse_check();
@@ -324,6 +349,7 @@ async fn check(
     let wait = wait.filter(|one| !one.allowed).filter_map(|one| one.retry_after_seconds).max();
     let mut response = match answered {
         Answered::One(answer) => Json(answer).into_response(),
+        Answered::Many(answers) if is_large => apart(|| Json(answers).into_response()).await,
         Answered::Many(answers) => Json(answers).into_response(),
     };
     if is_denied && denied != StatusCode::OK {

@@ -11,7 +11,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use rustls::pki_types::CertificateDer;
 use sluice_host::drain::DrainWatch;
 use sluice_host::serve::table::{Maxima, NoRoom, PortMetrics, Table};
-use sluice_host::serve::{Answer, ConnectionAge, Failure, Peer, Port, Received, Routes, Times};
+use sluice_host::serve::{Answer, ConnectionAge, Failure, Http2, Port, Received, Routes, Times};
 use tonic::Status;
 use tower::ServiceExt as _;
 
@@ -20,9 +20,9 @@ use crate::checks::problem;
 use crate::grpc::{SHOULD_RATE_LIMIT, ShouldRateLimit};
 use crate::tls::Certificates;
 
-/// Largest head of a call, in bytes. Envoy copies headers of its client into it, such as `tracestate`, and lets requests pass whose
-/// call fails: this is more than a gateway accepts of a client.
-const MAX_HEAD: u32 = 8 << 20;
+/// Envoy copies headers of its client into the head of a call, such as `tracestate`, and lets requests pass whose call fails: this is more
+/// than a gateway accepts of a client. A gateway has a stream for each request that waits for its answer.
+const HTTP2: Http2 = Http2 { max_head: 8 << 20, streams: 1024 };
 /// Bytes of heads and bodies that all callers may have waiting together.
 const MAX_BYTES: usize = 32 << 20;
 /// Time in which a client must send a head of HTTP/1, also the next one of a connection.
@@ -33,11 +33,8 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// their requests and answers.
 const MAX_PAGE_CONNECTIONS: usize = 256;
 const MAX_PAGE_BYTES: usize = 32 << 20;
-/// Streams of a connection of HTTP/2: a gateway has one for each request that waits for its answer.
-const MAX_STREAMS: u32 = 1024;
-const MAX_PAGE_STREAMS: u32 = 16;
-/// Largest head, and the time for it, of a request for a page.
-const MAX_PAGE_HEAD: u32 = 16 << 10;
+const PAGE_HTTP2: Http2 = Http2 { max_head: 16 << 10, streams: 16 };
+/// Time for the head of a request for a page.
 const PAGE_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Age at which a connection to a port of pages ends, and the time that its requests then have.
 const PAGE_AGE: ConnectionAge =
@@ -79,7 +76,7 @@ impl Door {
     ) -> Port<Self> {
         let tls = self.shared.certificates.as_ref().map(Certificates::tls);
         let times = Times { first, head: HEAD_TIMEOUT, body: BODY_TIMEOUT };
-        Port { answer: self, table, times, age, max_head: MAX_HEAD, streams: MAX_STREAMS, tls, drain }
+        Port { answer: self, table, times, age, http2: Some(HTTP2), tls, drain }
     }
 }
 
@@ -96,14 +93,13 @@ impl Answer for Door {
         Some(Self { shared: self.shared.clone(), sender })
     }
 
-    async fn answer(self, mut request: Request<Received>) -> Response<Body> {
+    async fn answer(&self, mut request: Request<Received>) -> Response<Body> {
         let Self { shared, sender } = self;
         if request.uri().path() == SHOULD_RATE_LIMIT {
             // Not by the router, which costs a part of what a question does.
-            return shared.rls.clone().answer(request, sender).await.map(Body::new);
+            return shared.rls.clone().answer(request, sender.clone()).await.map(Body::new);
         }
-        request.extensions_mut().insert(Peer(sender.peer));
-        request.extensions_mut().insert(sender);
+        request.extensions_mut().insert(sender.clone());
         match shared.routes.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
@@ -134,8 +130,7 @@ pub(crate) fn page_port(pages: Router, metrics: &PortMetrics, drain: DrainWatch)
         table: Table::new(Maxima::new(MAX_PAGE_CONNECTIONS, MAX_PAGE_BYTES), metrics.uncounted()),
         times: Times { first: PAGE_HEAD_TIMEOUT, head: PAGE_HEAD_TIMEOUT, body: BODY_TIMEOUT },
         age: PAGE_AGE,
-        max_head: MAX_PAGE_HEAD,
-        streams: MAX_PAGE_STREAMS,
+        http2: Some(PAGE_HTTP2),
         tls: None,
         drain,
     }

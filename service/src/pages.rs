@@ -18,7 +18,7 @@ use sluice_engine::{Engine, Page};
 use sluice_host::drain::DrainWatch;
 use sluice_host::serve::Peer;
 
-use crate::callers::Callers;
+use crate::callers::{Callers, Sender};
 use crate::health::Health;
 use crate::json;
 use crate::messages::OVER_LIMIT;
@@ -135,11 +135,14 @@ async fn clients(State(pages): State<Pages>, uri: Uri, question: Bytes) -> Respo
 /// Answers a question in JSON.
 async fn json(
     State(pages): State<Pages>,
+    sender: Option<Extension<Sender>>,
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let whose = peer.map_or(Whose::LOCAL, |Extension(Peer(peer))| Whose::of(None, peer.ip()));
+    // By the doors, or by a port of pages.
+    let peer = sender.map(|Extension(sender)| sender.peer).or(peer.map(|Extension(Peer(peer))| peer));
+    let whose = peer.map_or(Whose::LOCAL, |peer| Whose::of(None, peer.ip()));
     let failed = |status: StatusCode, reason: String| (status, reason + "\n").into_response();
     let request = match json::question(&body) {
         Ok(request) => request,

@@ -127,9 +127,7 @@ impl TlsFiles {
             _ => builder.with_no_client_auth(),
         };
         let config = builder.with_single_cert(certificates, key);
-        let mut config = config.map_err(|error| failed(&self.certificate, &error))?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Arc::new(config))
+        Ok(Arc::new(config.map_err(|error| failed(&self.certificate, &error))?))
     }
 }
 

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 
 use crate::callers::Caller;
 
-/// Counters that are decided at a time: far more than keep a store busy, and fewer than it lets wait.
-const CAPACITY: usize = 512;
+/// Counters that are decided at a time: more than keep a store busy, and so few that one who comes waits a fraction of a millisecond.
+const CAPACITY: usize = 256;
 /// Counters that wait for their turn, of all callers.
 const ROOM: usize = 1 << 18;
 
@@ -94,7 +94,8 @@ impl Work {
         let deadline = Instant::now() + time;
         let mut turn = std::pin::pin!(self.turns.turn(&whose, counters, deadline));
         let turn = match poll!(turn.as_mut()) {
-            Poll::Ready(turn) => turn,
+            Poll::Ready(Ok(turn)) => return (Some(turn), time),
+            Poll::Ready(too_late) => too_late,
             Poll::Pending => {
                 let _waiting = Waiting::new(&self.waiting);
                 turn.await

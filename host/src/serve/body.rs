@@ -53,7 +53,7 @@ impl Received {
     fn take(&mut self, bytes: usize) -> Result<(), NoRoom> {
         let free = self.exchange.free().saturating_sub(self.received).min(bytes);
         self.received += bytes;
-        self.exchange.hand_over();
+        self.exchange.hand_over(!self.body.is_end_stream());
         self.exchange.take(bytes - free)
     }
 }
@@ -140,7 +140,9 @@ impl<B: Body + Unpin> Body for Sent<B> {
         let poll = Pin::new(&mut self.body).poll_frame(context);
         self.exchange.set_unread(self.is_unread, poll.is_ready());
         self.is_unread = poll.is_ready();
-        self.exchange.go();
+        if !self.body.is_end_stream() {
+            self.exchange.go();
+        }
         poll
     }
 

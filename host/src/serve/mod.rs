@@ -1,13 +1,14 @@
 //! One way to serve a port: HTTP/1 and HTTP/2, so gRPC too, with TLS or without, bounded alike whoever serves and whoever asks.
 //!
 //! - [`table`]: connections in all, by peer, and of strangers, and the bytes of requests. [`choice`]: which connections make room.
-//! - [`stream`], [`body`]: what is counted. [`turns`]: whose work is next when there is more than can be done at once.
+//! - `when_woken`: what a connection waits for beside its requests. [`stream`], [`body`]: what is counted. [`turns`]: whose work is next when there is more than can be done at once.
 
 mod body;
 pub mod choice;
 mod stream;
 pub mod table;
 pub mod turns;
+mod when_woken;
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -23,6 +24,7 @@ use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
 use http_body::Body;
 use hyper::body::Incoming;
+use hyper::server::conn::http1;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
@@ -40,6 +42,7 @@ pub use self::body::{BodyError, Received, cause};
 use self::stream::CountedStream;
 use self::table::exchange::Exchange;
 use self::table::{Connection, NoRoom, Place, Table};
+use self::when_woken::WhenWoken;
 use crate::drain::DrainWatch;
 use crate::guard::{self, guard};
 
@@ -88,7 +91,7 @@ pub struct ConnectionAge {
 /// The certificates of a port.
 #[derive(Clone)]
 pub struct Tls {
-    /// Returns the configuration for the next connection.
+    /// Returns the configuration for the next connection, to which a port adds what it speaks.
     pub config: Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>,
     /// Changes with the authorities of clients: a connection that one of them vouched for must not outlive it.
     pub authorities: Option<watch::Receiver<u64>>,
@@ -118,7 +121,7 @@ pub trait Answer: Clone + Send + Sync + 'static {
     fn of_connection(&self, peer: SocketAddr, certificate: Option<&CertificateDer<'_>>) -> Option<Self>;
 
     /// Answers a request.
-    fn answer(self, request: Request<Received>) -> impl Future<Output = Response<Self::Body>> + Send;
+    fn answer(&self, request: Request<Received>) -> impl Future<Output = Response<Self::Body>> + Send;
 
     /// Answers a request that could not be answered, in the form of its caller.
     fn failed(&self, failure: Failure, is_grpc: bool) -> Response<Self::Body>;
@@ -161,11 +164,12 @@ where
         Some(Self { peer: Some(peer), ..self.clone() })
     }
 
-    async fn answer(mut self, mut request: Request<Received>) -> Response<B> {
+    async fn answer(&self, mut request: Request<Received>) -> Response<B> {
         if let Some(peer) = self.peer {
             request.extensions_mut().insert(Peer(peer));
         }
-        match self.service.call(request).await {
+        let mut service = self.service.clone();
+        match service.call(request).await {
             Ok(response) => response,
             Err(never) => match never {},
         }
@@ -182,6 +186,15 @@ where
     }
 }
 
+/// The bounds of a connection of HTTP/2.
+#[derive(Debug, Clone, Copy)]
+pub struct Http2 {
+    /// Largest header list, in bytes.
+    pub max_head: u32,
+    /// Streams at a time.
+    pub streams: u32,
+}
+
 /// A port, of which each worker has a listener.
 #[derive(Debug, Clone)]
 pub struct Port<A> {
@@ -193,10 +206,8 @@ pub struct Port<A> {
     pub times: Times,
     /// The age at which connections end.
     pub age: ConnectionAge,
-    /// Largest header list of HTTP/2, in bytes.
-    pub max_head: u32,
-    /// Streams of a connection of HTTP/2.
-    pub streams: u32,
+    /// The bounds of HTTP/2. Without them it speaks HTTP/1 alone, whose requests may change the protocol.
+    pub http2: Option<Http2>,
     /// The certificates. Without them it speaks no TLS.
     pub tls: Option<Tls>,
     /// The phases of the process's end.
@@ -261,12 +272,12 @@ impl<A: Answer> Port<A> {
         let _ = stream.set_nodelay(true);
         let connection = place.0.clone();
         let mut drain = self.drain.clone();
-        let mut stopping = pin!(async {
+        let mut stopping = pin!(WhenWoken::new(async {
             drain.stopping().await;
             if !self.ends_at_once() {
                 pending::<()>().await;
             }
-        });
+        }));
         let is_seated = tokio::select! {
             biased;
             () = stopping.as_mut() => return,
@@ -285,7 +296,11 @@ impl<A: Answer> Port<A> {
             };
             // Those that sign certificates from now on.
             tls.authorities.iter_mut().for_each(watch::Receiver::mark_unchanged);
-            let acceptor = TlsAcceptor::from((tls.config)());
+            let mut config = ServerConfig::clone(&(tls.config)());
+            let protocols: &[&[u8]] =
+                if self.http2.is_some() { &[b"h2", b"http/1.1"] } else { &[b"http/1.1"] };
+            config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+            let acceptor = TlsAcceptor::from(Arc::new(config));
             match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
                 Ok(Ok(stream)) => {
                     let shown = stream.get_ref().1.peer_certificates();
@@ -302,13 +317,18 @@ impl<A: Answer> Port<A> {
                 Err(_) => tracing::debug!("a caller did not finish the handshake of TLS"),
             }
         });
+        let ended = WhenWoken::new(async {
+            tokio::select! {
+                () = connection.ended() => tracing::debug!("a connection ends so that others have room"),
+                () = connection.overstays() => tracing::debug!("a connection has not shown whose it is for too long"),
+            }
+        });
         tokio::select! {
             // A request that has arrived is in flight from then on, unless it must not be.
             biased;
             () = stopping => {}
             () = serving.as_mut() => {}
-            () = connection.ended() => tracing::debug!("a connection ends so that others have room"),
-            () = connection.overstays() => tracing::debug!("a connection has not shown whose it is for too long"),
+            () = ended => {}
         }
     }
 
@@ -321,6 +341,22 @@ impl<A: Answer> Port<A> {
     ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        // Connections that begin together do not end together.
+        let max = self.age.max.map(|max| max.mul_f64(rand::random_range(0.9..=1.1)));
+        let announced = max.map(|max| Instant::now() + max.mul_f64(1.0 - ANNOUNCED));
+        let requests =
+            Requests { answer, connection: connection.clone(), body_timeout: self.times.body, announced };
+        let stream = TokioIo::new(stream);
+        let ends = self.ends(connection, authorities, max);
+        let Some(Http2 { max_head, streams }) = self.http2 else {
+            let mut builder = http1::Builder::new();
+            builder
+                .timer(TokioTimer::new())
+                .header_read_timeout(self.times.head)
+                .max_buf_size(MAX_HTTP1_HEAD);
+            let serving = pin!(builder.serve_connection(stream, requests).with_upgrades());
+            return self.attend(serving, http1::UpgradeableConnection::graceful_shutdown, ends).await;
+        };
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder
             .http1()
@@ -330,19 +366,52 @@ impl<A: Answer> Port<A> {
         builder
             .http2()
             .timer(TokioTimer::new())
-            .max_concurrent_streams(self.streams)
-            .max_header_list_size(self.max_head)
+            .max_concurrent_streams(streams)
+            .max_header_list_size(max_head)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT);
-        // Connections that begin together do not end together.
-        let max = self.age.max.map(|max| max.mul_f64(rand::random_range(0.9..=1.1)));
-        let announced = max.map(|max| Instant::now() + max.mul_f64(1.0 - ANNOUNCED));
-        let requests =
-            Requests { answer, connection: connection.clone(), body_timeout: self.times.body, announced };
+        let serving = pin!(builder.serve_connection(stream, requests));
+        self.attend(serving, auto::Connection::graceful_shutdown, ends).await;
+    }
+
+    /// Serves a connection until it ends, or must end. `shut_down` lets it end its requests.
+    async fn attend<C, E>(
+        &self,
+        mut serving: Pin<&mut C>,
+        shut_down: fn(Pin<&mut C>),
+        ends: impl Future<Output = Ends>,
+    ) where
+        C: Future<Output = Result<(), E>>,
+        E: std::fmt::Display,
+    {
+        let ended = tokio::select! {
+            ended = serving.as_mut() => ended,
+            ends = WhenWoken::new(ends) => {
+                if ends == Ends::AtOnce {
+                    return tracing::debug!("a caller does not begin to speak HTTP, or reads no answers");
+                }
+                shut_down(serving.as_mut());
+                tokio::select! {
+                    ended = serving => ended,
+                    () = for_ever_or(self.age.grace) => Ok(()),
+                }
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "the connection of a caller failed");
+        }
+    }
+
+    /// Waits until a connection must end, which is `max` old at most.
+    async fn ends(
+        &self,
+        connection: &Connection,
+        authorities: Option<watch::Receiver<u64>>,
+        max: Option<Duration>,
+    ) -> Ends {
         let mut drain = self.drain.clone();
-        let mut serving = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), requests));
         let silent = async {
             let before = connection.received.load(Relaxed);
             sleep(self.times.first).await;
@@ -379,25 +448,18 @@ impl<A: Answer> Port<A> {
             }
             begun.await;
         };
-        let ended = tokio::select! {
-            ended = serving.as_mut() => Some(ended),
-            () = silent => return tracing::debug!("a caller does not begin to speak HTTP, or reads no answers"),
-            () = moved => None,
-        };
-        let ended = match ended {
-            Some(ended) => ended,
-            None => {
-                serving.as_mut().graceful_shutdown();
-                tokio::select! {
-                    ended = serving => ended,
-                    () = for_ever_or(self.age.grace) => Ok(()),
-                }
-            }
-        };
-        if let Err(error) = ended {
-            tracing::debug!(%error, "the connection of a caller failed");
+        tokio::select! {
+            () = silent => Ends::AtOnce,
+            () = moved => Ends::WithItsRequests,
         }
     }
+}
+
+/// How a connection must end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    AtOnce,
+    WithItsRequests,
 }
 
 /// Sleeps so long, or for ever.
@@ -439,7 +501,7 @@ impl<A: Answer> hyper::service::Service<Request<Incoming>> for Requests<A> {
             let mut response = match room {
                 Ok(()) => {
                     let received = |body| Received::new(body, exchange.clone(), body_timeout);
-                    let answering = guard(answer.clone().answer(request.map(received)));
+                    let answering = guard(answer.answer(request.map(received)));
                     answering.await.unwrap_or_else(|_| {
                         exchange.note_panic();
                         answer.failed(Failure::Panicked, is_grpc)

@@ -28,8 +28,7 @@ fn port<S>(service: S, maxima: Maxima, times: Times, drain: DrainWatch) -> Port<
         table: Table::new(maxima, PortMetrics::default()),
         times,
         age: ConnectionAge::default(),
-        max_head: 1 << 14,
-        streams: 9,
+        http2: Some(Http2 { max_head: 1 << 14, streams: 9 }),
         tls: None,
         drain,
     }
@@ -112,7 +111,7 @@ fn of_strangers(drain: DrainWatch) -> Port<impl Answer + use<>> {
     let maxima = Maxima { strangers, ..Maxima::new(9, usize::MAX) };
     let times = Times { first: LONG, head: LONG, body: LONG };
     let age = ConnectionAge { max: None, grace: Some(Duration::ZERO) };
-    Port { age, ..port(tower::service_fn(change), maxima, times, drain) }
+    Port { age, http2: None, ..port(tower::service_fn(change), maxima, times, drain) }
 }
 
 /// Reports whether a connection ends without an answer.
@@ -186,4 +185,16 @@ async fn a_strangers_connection_ends_in_time_and_one_that_is_identified_stays() 
         assert_eq!(since.elapsed().as_secs(), seconds);
     }
     assert!(!is_closed(&mut known).await, "it is kept");
+}
+
+#[tokio::test]
+async fn a_port_of_http1_alone_does_not_answer_http2() {
+    let (_signal, drain) = drain::channel();
+    let times = Times { first: LONG, head: LONG, body: LONG };
+    let both = port(tower::service_fn(length), Maxima::new(9, 1 << 20), times, drain);
+    for http2 in [both.http2, None] {
+        let mut stream = connect(Port { http2, ..both.clone() }).await;
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        assert_eq!(is_closed(&mut stream).await, http2.is_none());
+    }
 }

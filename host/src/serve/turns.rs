@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use foldhash::quality::RandomState;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
@@ -31,7 +32,7 @@ struct State<K> {
     waiting: usize,
     /// Number of the next work that waits.
     next: u64,
-    callers: HashMap<K, Caller<K>>,
+    callers: HashMap<K, Caller<K>, RandomState>,
     /// Callers with work that waits, in turn.
     order: VecDeque<K>,
     /// Whether the next work waits for more room than there is. Nothing overtakes it.
@@ -85,7 +86,7 @@ impl<K: Eq + Hash + Clone> Turns<K> {
     /// Creates turns for work of the weight `capacity` at a time, while work of at most the weight `room` waits.
     #[must_use]
     pub fn new(capacity: usize, room: usize) -> Self {
-        let (callers, order) = (HashMap::new(), VecDeque::new());
+        let (callers, order) = (HashMap::default(), VecDeque::new());
         let state = State { in_hand: 0, waiting: 0, next: 0, callers, order, is_blocked: false };
         let state = Mutex::new(state);
         Self(Arc::new(Shared { capacity, room, state }))

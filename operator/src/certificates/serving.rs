@@ -56,7 +56,6 @@ impl Serving {
         // A client keeps one connection. Where all have lost theirs, no cache of sessions would have them all.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
 }

@@ -8,10 +8,8 @@ use std::time::Duration;
 use axum::Router;
 use sluice_host::drain::DrainWatch;
 use sluice_host::serve::table::{Maxima, PortMetrics, Strangers, Table};
-use sluice_host::serve::{ConnectionAge, Port, Routes, Times, Tls};
+use sluice_host::serve::{ConnectionAge, Http2, Port, Routes, Times, Tls};
 
-/// Largest head of HTTP/2, in bytes.
-const MAX_HEAD: u32 = 32 << 10;
 /// Most connections of the webhook's port, which a few API servers use, and of the admin port.
 const WEBHOOK_CONNECTIONS: usize = 512;
 const ADMIN_CONNECTIONS: usize = 256;
@@ -26,8 +24,8 @@ const CONTROL: Maxima = Maxima {
 /// Bytes of reviews that are not answered: several of the largest that the API server sends. And of pages that are not read.
 const WEBHOOK_BYTES: usize = 32 << 20;
 const ADMIN_BYTES: usize = 32 << 20;
-/// Streams of a connection of HTTP/2, of which the API server has one for each review.
-const STREAMS: u32 = 64;
+/// The API server has a stream for each review.
+const HTTP2: Http2 = Http2 { max_head: 32 << 10, streams: 64 };
 /// Age at which a connection ends, and the time that its requests then have.
 const AGE: ConnectionAge =
     ConnectionAge { max: Some(Duration::from_secs(600)), grace: Some(Duration::from_secs(10)) };
@@ -65,7 +63,8 @@ pub(super) fn control(
     drain: DrainWatch,
 ) -> Port<Routes<Router>> {
     let port = port(routes, CONTROL, metrics, drain);
-    Port { tls: Some(tls), times: CONTROL_TIMES, age: CONTROL_AGE, ..port }
+    // A session speaks HTTP/1, and HTTP/2 would only give strangers more to send.
+    Port { tls: Some(tls), times: CONTROL_TIMES, age: CONTROL_AGE, http2: None, ..port }
 }
 
 fn port(routes: Router, maxima: Maxima, metrics: &PortMetrics, drain: DrainWatch) -> Port<Routes<Router>> {
@@ -74,8 +73,7 @@ fn port(routes: Router, maxima: Maxima, metrics: &PortMetrics, drain: DrainWatch
         table: Table::new(maxima, metrics.clone()),
         times: ADMIN_TIMES,
         age: AGE,
-        max_head: MAX_HEAD,
-        streams: STREAMS,
+        http2: Some(HTTP2),
         tls: None,
         drain,
     }

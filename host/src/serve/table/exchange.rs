@@ -46,7 +46,7 @@ impl Exchange {
             bytes: AtomicUsize::new(0),
         };
         connection.count(phase as u8).fetch_add(1, Relaxed);
-        exchange.hand_over();
+        exchange.hand_over(true);
         if !connection.had_request.swap(true, Relaxed) {
             connection.begun.notify_one();
         }
@@ -74,10 +74,12 @@ impl Exchange {
         self.connection.table.metrics.panics.inc();
     }
 
-    /// Notes that bytes of the request were handed over.
-    pub(in crate::serve) fn hand_over(&self) {
+    /// Notes that bytes of the request were handed over, and whether more are to come.
+    pub(in crate::serve) fn hand_over(&self, goes_on: bool) {
         self.connection.handed_over.fetch_add(1, Relaxed);
-        self.go();
+        if goes_on {
+            self.go();
+        }
     }
 
     /// Notes that the request, or its answer, goes on.
