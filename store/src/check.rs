@@ -362,8 +362,12 @@ pub fn settle(
     found
 }
 
-/// Returns the records that a reset of a counter leaves at `now`.
+/// Most records of windows and logs that a reset leaves: more than a limit has, also after some edits.
+const MAX_EMPTIED: usize = 16;
+
+/// Returns the records that a reset of a counter leaves at `now` of those that it has.
 #[must_use]
-pub fn reset(limit: &LimitSpec, now: u64) -> Records {
-    limit.rates.iter().filter_map(|rate| rate.left_by_reset(now)).collect()
+pub fn reset(limit: &LimitSpec, stored: &[Record], now: u64) -> Records {
+    let emptied = stored.iter().filter_map(|record| record.emptied(now)).take(MAX_EMPTIED);
+    emptied.chain(limit.rates.iter().filter_map(|rate| rate.left_by_reset(now))).collect()
 }

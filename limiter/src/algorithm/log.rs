@@ -7,7 +7,7 @@
 //!
 //! `minInterval` also requires that much time between two admitted requests.
 //!
-//! In a [`Record`] `tail` holds the instants in milliseconds, newest first, and `window` the newest, or 0.
+//! In a [`Record`] `tail` holds the instants in milliseconds, newest first, and `window` the newest, also of those that were refunded.
 
 use super::definition::{Checked, Definition, Windows};
 use super::shape::RecordView;
@@ -112,7 +112,8 @@ impl Definition for SlidingWindowLog {
     fn view(self, quota: Quota, record: &Record, cost: u64) -> RecordView {
         let kept = quota.requests.get().checked_sub(cost);
         let leaves = kept.and_then(|kept| record.tail.get(kept as usize)).copied().unwrap_or(0);
-        RecordView { newest: record.window, used: record.tail.len() as u64, leaves }
+        let newest = record.tail.first().copied().unwrap_or(0);
+        RecordView { newest, used: record.tail.len() as u64, leaves }
     }
 
     #[inline]
@@ -170,8 +171,11 @@ pub(crate) fn rebase(record: &mut Record, millis: u64) {
     record.tail.fill(millis);
 }
 
+/// Where nothing is left, the record lasts as long as it would have: whoever knows it must not take it for lost.
 fn set_newest(record: &mut Record) {
-    record.window = record.tail.first().copied().unwrap_or(0);
+    if let Some(&newest) = record.tail.first() {
+        record.window = newest;
+    }
 }
 
 /// Returns the instant that counts for a log: its time never runs backwards.

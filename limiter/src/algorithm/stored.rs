@@ -27,6 +27,29 @@ impl Record {
         }
     }
 
+    /// Returns what a reset leaves of this record: of windows and logs one without usage, which lasts as long as anybody can know of
+    /// the one before, so that nobody takes the counter for lost. `None` for nothing, as of one that has expired.
+    #[must_use]
+    pub fn emptied(&self, now: u64) -> Option<Self> {
+        if self.expires_at() <= now / 1000 {
+            return None;
+        }
+        let empty = Self::empty(self.tag, now);
+        let (newest, ahead) = match self.tag.kind()? {
+            Kind::Sliding | Kind::Clock | Kind::Spread => (empty.window, self.tag.previous_windows().max(1)),
+            Kind::FirstRequest | Kind::Log => (now / 1000, self.tag.period_millis()),
+            Kind::Arrival
+            | Kind::WarmUp
+            | Kind::Holders
+            | Kind::Block
+            | Kind::Reservations
+            | Kind::Overrun => return None,
+        };
+        // A clock that has stepped back a little does not shorten it.
+        let is_kept = self.window > newest && self.window - newest <= ahead;
+        Some(Self { window: if is_kept { self.window } else { newest }, ..empty })
+    }
+
     /// Returns a record that belongs to another version of the limit, as a writer without its rate keeps it.
     ///
     /// Returns `None` if the record has expired. A record from far in the future is rebased, as its own rate

@@ -23,9 +23,6 @@ pub struct LimiterOptions {
     pub local_quota_keys: usize,
     /// Number of keys whose last usage in the store is kept, of 80 bytes each.
     pub last_known_keys: usize,
-    /// Time for which a counter that is missing in the store is only suspected to be lost. Within it, the process learns of a
-    /// reset by another process.
-    pub suspicion: Duration,
 }
 
 impl Default for LimiterOptions {
@@ -36,7 +33,6 @@ impl Default for LimiterOptions {
             remembered_denials: 2_048,
             local_quota_keys: 65_536,
             last_known_keys: 16_384,
-            suspicion: Duration::from_secs(120),
         }
     }
 }

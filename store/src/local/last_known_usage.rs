@@ -31,8 +31,6 @@ struct Entry {
     usage: KnownUsage,
     /// Time until which the counter must stay in the store, in microseconds of its clock; 0 if that is not certain.
     stays_until: u64,
-    /// Time of the response from which that is known.
-    known_at: u64,
     /// The epoch of the response. What is known from another epoch does not prove a loss.
     epoch: NonZeroU32,
 }
@@ -70,9 +68,8 @@ impl LastKnownUsage {
         Self { shards: std::array::from_fn(|_| Mutex::default()), sets_per_shard }
     }
 
-    /// Stores the usage in a response. If the counter was created although it should have been in the store, returns the time at
-    /// which it was.
-    pub(crate) fn record(&self, id: u128, rates: &[Rate], seen: SeenUsage<'_>) -> Option<u64> {
+    /// Stores the usage in a response. Reports whether the counter was created although it should have been in the store.
+    pub(crate) fn record(&self, id: u128, rates: &[Rate], seen: SeenUsage<'_>) -> bool {
         let SeenUsage { decisions, at, charged, created, epoch } = seen;
         let mut usage = KnownUsage { at, used: [0; MAX_KNOWN_RATES] };
         for ((to, rate), decision) in usage.used.iter_mut().zip(rates).zip(decisions) {
@@ -80,8 +77,8 @@ impl LastKnownUsage {
         }
         let stays =
             rates.iter().zip(decisions).map(|(rate, decision)| rate.stays_until(decision, at, charged));
-        let mut entry = Entry { id, usage, stays_until: stays.max().unwrap_or(0), known_at: at, epoch };
-        let mut lost_since = None;
+        let mut entry = Entry { id, usage, stays_until: stays.max().unwrap_or(0), epoch };
+        let mut is_lost = false;
         self.replace(id, |before| {
             if let Some(before) = before.filter(|before| before.epoch == epoch) {
                 if before.usage.at > at {
@@ -89,14 +86,14 @@ impl LastKnownUsage {
                     return before;
                 }
                 if created && before.usage.at < at && before.stays_until > at.saturating_add(LEAST_STAY) {
-                    lost_since = Some(before.known_at);
-                } else if entry.stays_until < before.stays_until {
-                    (entry.stays_until, entry.known_at) = (before.stays_until, before.known_at);
+                    is_lost = true;
+                } else {
+                    entry.stays_until = entry.stays_until.max(before.stays_until);
                 }
             }
             entry
         });
-        lost_since
+        is_lost
     }
 
     pub(crate) fn forget(&self, id: u128) {
@@ -171,7 +168,7 @@ mod tests {
         let record = |id, remaining, at| {
             let decisions = &[decision(remaining)];
             let seen = SeenUsage { decisions, at, charged: true, created: false, epoch: NonZeroU32::MIN };
-            assert_eq!(table.record(id, &[rate], seen), None);
+            assert!(!table.record(id, &[rate], seen));
         };
         record(1, 7, 5);
         record(1, 4, 6);

@@ -79,9 +79,8 @@ impl LocalQuota {
         }
     }
 
-    /// Keeps the usage in a response of the store. If the counter was created although it should have been in the store, returns
-    /// the time at which it was.
-    pub(crate) fn record_usage(&self, counter: &PlannedCounter, seen: SeenUsage<'_>) -> Option<u64> {
+    /// Keeps the usage in a response of the store. Reports whether the counter was created although it should have been in the store.
+    pub(crate) fn record_usage(&self, counter: &PlannedCounter, seen: SeenUsage<'_>) -> bool {
         self.last_known.record(counter.records_id(), &counter.limit.spec.rates, seen)
     }
 

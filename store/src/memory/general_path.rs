@@ -204,7 +204,8 @@ impl MemoryStore {
         let (records, stored) = shard.take(id, limit);
         if stored.exists {
             let before = expiry(&records, stored.others());
-            let left = reset(limit, now);
+            // Nobody beside this store knows its counters.
+            let left = reset(limit, &[], now);
             let after = expiry(&left, &[]);
             shard.put(id, limit, left, StoredCounter::default(), now);
             self.registries.replace(limit, before, after, now);

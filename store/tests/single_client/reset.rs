@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use redis::Commands as _;
-use sluice_limiter::{Algorithm, Rate};
+use sluice_limiter::{Algorithm, Burst, Rate};
 use sluice_store::{
     Clock, Consistency, KeyHash, LimitPlan, LimitSpec, Limiter, LimiterOptions, MemoryStore, OnStoreFailure,
     PlannedCounter, Replica, Replicas,
@@ -78,21 +78,20 @@ async fn a_reset_client_has_its_whole_quota_in_redis() {
 }
 
 #[tokio::test]
-async fn a_reset_removes_the_key_and_its_place_among_the_keys_of_the_limit() {
+async fn a_reset_leaves_the_key_of_a_window_without_usage_and_removes_that_of_a_bucket() {
     let redis = Redis::start(&[]);
-    let (options, window) = (options(&redis), vec![rate(2, Algorithm::FIXED_WINDOW)]);
-    let (limiter, plan) = (in_redis(&options), plan("keys", window, Consistency::Strict));
-    exhaust(&limiter, &plan, CLIENT).await;
-    let names = || {
-        let mut names: Vec<String> = redis.connection().keys("*").unwrap();
-        names.sort();
-        names
-    };
-    let key = options.key_name("ns/reset/keys", CLIENT);
-    assert!(names().contains(&key), "{:?}", names());
-    reset(&limiter, &plan, CLIENT).await;
-    assert!(!names().contains(&key), "{:?}", names());
-    assert!(admits(&limiter, &plan, CLIENT).await);
+    let options = options(&redis);
+    let bucket = Algorithm::TokenBucket { burst: Burst::new(2).unwrap() };
+    for (name, algorithm, stays) in [("window", Algorithm::FIXED_WINDOW, true), ("bucket", bucket, false)] {
+        let (limiter, plan) = (in_redis(&options), plan(name, vec![rate(2, algorithm)], Consistency::Strict));
+        let key = options.key_name(&plan.spec.scope, CLIENT);
+        let exists = || -> bool { redis.connection().exists(&key).unwrap() };
+        exhaust(&limiter, &plan, CLIENT).await;
+        assert!(exists(), "{name}");
+        reset(&limiter, &plan, CLIENT).await;
+        assert_eq!(exists(), stays, "{name}");
+        exhaust(&limiter, &plan, CLIENT).await;
+    }
 }
 
 /// Two processes: one removes the counter, and both forget what they remember.

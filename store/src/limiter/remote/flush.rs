@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
+use sluice_limiter::MAX_COUNT;
 use smallvec::{SmallVec, smallvec};
 
 use super::backend::Backend;
 use super::remote_core::RemoteCore;
-use crate::check::{Counter, KeyHash, LimitSpec};
+use crate::check::{Counter, KeyHash, LimitSpec, Settlement};
 use crate::failure::{StoreError, StoreFault};
 use crate::local::{UnflushedUsage, UsageFlush};
 use crate::pending_call::{ABANDONED, PendingCall};
@@ -74,11 +75,19 @@ impl<S: Backend> RemoteCore<S> {
                 lost = in_store.map_or(0, |in_store| usage.least_in_store.saturating_sub(in_store));
             }
         }
-        self.acquire_usage(counter, usage.admitted.saturating_add(lost)).await
+        self.acquire_usage(counter, lost).await?;
+        if usage.admitted == 0 {
+            return Ok(());
+        }
+        // Also what is above the number: a refund of it must free no room that others use.
+        let delta = usage.admitted.min(MAX_COUNT) as i64;
+        let (limit, charged) = (limit.clone(), self.time.store_now());
+        let charge = Settlement { limit, key, charged, delta, overflowed: false, least: 0 };
+        self.store.settle(charge).await.map(drop)
     }
 
-    /// Acquires `amount`, or as much as the limit has room for, in few calls: first in large units, then in
-    /// small ones.
+    /// Acquires what the store has lost of a counter, or as much of it as the limit has room for, because others do the same. Takes few
+    /// calls: first in large units, then in small ones.
     async fn acquire_usage(&self, counter: impl Fn(u64) -> Counter, amount: u64) -> Result<(), StoreError> {
         let mut left = amount;
         while left > 0 {

@@ -58,7 +58,7 @@ impl<S: Backend> RemoteLimiter<S> {
             latency_budget: options.latency_budget,
             leases: Leases::new(options.leased_keys),
             denials: DenialCache::new(options.remembered_denials),
-            losses: Losses::new(options.suspicion),
+            losses: Losses::new(),
             local_quota,
             has_successor: AtomicBool::new(false),
             closing: Mutex::default(),
@@ -167,7 +167,6 @@ impl<S: Backend> RemoteLimiter<S> {
             let counter = PlannedCounter { limit: limit.clone(), key, cost: 0 };
             core.leases.forget(&counter, removed_at, core.time.now());
             core.local_quota.forget(&counter);
-            core.losses.acquit(counter.counter_id(), removed_at);
         }
         core.denials.clear();
     }
@@ -195,7 +194,7 @@ impl<S: Backend> RemoteLimiter<S> {
 
     /// Notes that the store has lost a counter.
     pub(in crate::limiter) fn note_loss(&self) {
-        self.core.losses.add(1, self.core.time.now());
+        self.core.losses.add(self.core.time.now());
     }
 
     /// Reports whether the store has lost counters in the last ten minutes.

@@ -59,8 +59,8 @@ impl<S> RemoteCore<S> {
             created: response.created.contains(n),
             epoch: self.losses.epoch(),
         };
-        if let Some(known_at) = self.local_quota.record_usage(counter, seen) {
-            self.losses.suspect(counter.counter_id(), known_at, now);
+        if self.local_quota.record_usage(counter, seen) {
+            self.losses.add(now);
         }
     }
 

@@ -15,7 +15,7 @@ pub(super) mod watch;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ pub(crate) struct Sentinels {
     /// Name of the master at the sentinels.
     name: String,
     template: TargetTemplate,
-    /// Index of the sentinel that the watch asks next. It begins at a random one: thousands of processes do.
+    /// Index of the sentinel that the watch asks, or listens to, next. It begins at a random one: thousands of processes do.
     next: AtomicUsize,
     /// The master that was used last, and its epoch.
     used: Mutex<Option<(String, u64)>>,
@@ -53,6 +53,8 @@ pub(crate) struct Sentinels {
     unknowing: Mutex<BTreeSet<usize>>,
     /// The disagreement that was logged last, so that it is logged once.
     logged: Mutex<String>,
+    /// Whether it was logged that the sentinels' user may not listen.
+    is_deaf: AtomicBool,
 }
 
 /// A server that is a master, and its connection.
@@ -105,6 +107,7 @@ impl Sentinels {
             used: Mutex::default(),
             unknowing: Mutex::default(),
             logged: Mutex::default(),
+            is_deaf: AtomicBool::new(false),
         }
     }
 
@@ -135,8 +138,13 @@ impl Sentinels {
     }
 
     /// Connects to a master that is to be preferred to the one in use, if there is one. Nobody waits for it, so all sentinels are
-    /// waited for.
-    async fn replacement(&self, current: &str, verification: &Verification) -> Option<Connected> {
+    /// waited for. `is_told`: a sentinel has told of it.
+    async fn replacement(
+        &self,
+        current: &str,
+        is_told: bool,
+        verification: &Verification,
+    ) -> Option<Connected> {
         // As if attempts had failed before.
         let failed = 1;
         let named = candidates(&self.opinions(failed, None).await.ok()?, Some(current));
@@ -146,7 +154,13 @@ impl Sentinels {
         match self.first_of(&preferred, &named, verification.budget, failed, verification).await {
             Ok(connected) => {
                 let (master, address) = (&self.name, &connected.target.address);
-                tracing::warn!(master, from = current, to = address, "the sentinels have another master");
+                tracing::warn!(
+                    master,
+                    from = current,
+                    to = address,
+                    is_told,
+                    "the sentinels have another master"
+                );
                 Some(connected)
             }
             Err(_) => {

@@ -191,7 +191,11 @@ impl World {
             return code;
         }
         self.note_counted(limit, &name);
-        let left = reset(limit, self.now);
+        let stored = match self.stored.get(&name) {
+            Some(Stored::Records(records)) => &records[..],
+            _ => &[],
+        };
+        let left = reset(limit, stored, self.now);
         if left.is_empty() {
             self.note_write(&name);
             self.stored.remove(&name);

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::check::{
     CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Lookup, Records, Settlement, Taking,
-    decide, find, settle, take,
+    charge, decide, find, reset, settle, take,
 };
 use crate::failure::{StoreError, StoreFault, StoreHealth};
 use crate::key_usage::CounterSet;
@@ -24,13 +24,15 @@ pub(super) struct FakeStore {
     /// Each call takes a permit and waits for one.
     pub(super) permits: Semaphore,
     pub(super) unreachable: AtomicBool,
-    /// Whether acquisitions time out although the store reports that it is healthy.
-    pub(super) acquire_fails: AtomicBool,
+    /// Whether acquisitions and charges time out although the store reports that it is healthy.
+    pub(super) flush_fails: AtomicBool,
     now: AtomicU64,
     /// Time since which the store's clock goes on with the one of tokio.
     began: Mutex<Option<Instant>>,
     pub(super) acquisitions: AtomicU64,
     pub(super) settlements: AtomicU64,
+    /// Settlements of more than was charged, and usage that is flushed.
+    pub(super) charges: AtomicU64,
 }
 
 impl FakeStore {
@@ -39,11 +41,12 @@ impl FakeStore {
             counters: Mutex::default(),
             permits: Semaphore::new(Semaphore::MAX_PERMITS),
             unreachable: AtomicBool::new(false),
-            acquire_fails: AtomicBool::new(false),
+            flush_fails: AtomicBool::new(false),
             now: AtomicU64::new(1_700_000_000_000_000),
             began: Mutex::default(),
             acquisitions: AtomicU64::new(0),
             settlements: AtomicU64::new(0),
+            charges: AtomicU64::new(0),
         })
     }
 
@@ -93,7 +96,16 @@ impl FakeStore {
         Ok(())
     }
 
+    /// Decides a check by the definition.
     fn decide(&self, check: &[Counter]) -> CheckResponse {
+        self.decide_by(decide, check)
+    }
+
+    fn decide_by(
+        &self,
+        by: impl Fn(&[Counter], &mut [Records], u64) -> CheckResponse,
+        check: &[Counter],
+    ) -> CheckResponse {
         let mut counters = self.counters();
         let key = |counter: &Counter| (counter.limit.scope.clone(), counter.key.0);
         let mut stored: Vec<Records> =
@@ -107,7 +119,7 @@ impl FakeStore {
                 records.iter().filter(|record| !is_own(record.tag)).cloned().collect()
             })
             .collect();
-        let mut response = decide(check, &mut stored, self.now());
+        let mut response = by(check, &mut stored, self.now());
         for (n, ((counter, mut records), others)) in check.iter().zip(stored).zip(others).enumerate() {
             let is_new = !counters.contains_key(&key(counter));
             if is_new && !(response.admitted && counter.cost > 0) {
@@ -131,7 +143,7 @@ impl Backend for FakeStore {
 
     async fn acquire(&self, counter: Counter, times: u64) -> Result<Grant, StoreError> {
         self.acquisitions.fetch_add(1, SeqCst);
-        if self.acquire_fails.load(SeqCst) {
+        if self.flush_fails.load(SeqCst) {
             return Err(StoreError::Timeout);
         }
         self.call().await?;
@@ -150,8 +162,17 @@ impl Backend for FakeStore {
     }
 
     async fn settle(&self, settlement: Settlement) -> Result<SlotsFound, StoreError> {
-        self.settlements.fetch_add(1, SeqCst);
+        let more = settlement.more();
+        let calls = if more.is_some() { &self.charges } else { &self.settlements };
+        calls.fetch_add(1, SeqCst);
+        if more.is_some() && self.flush_fails.load(SeqCst) {
+            return Err(StoreError::Timeout);
+        }
         self.call().await?;
+        if let Some(counter) = more {
+            self.decide_by(charge, &[counter]);
+            return Ok(SlotsFound::Enough);
+        }
         let mut counters = self.counters();
         let records = counters.get_mut(&(settlement.limit.scope.clone(), settlement.key.0));
         Ok(records.map_or(SlotsFound::Enough, |records| settle(&settlement, records, self.now())))
@@ -179,8 +200,11 @@ impl Backend for FakeStore {
 
     async fn reset(&self, limit: &Arc<LimitSpec>, key: KeyHash) -> Result<u64, StoreError> {
         self.call().await?;
-        self.counters.lock().unwrap().remove(&(limit.scope.clone(), key.0));
-        Ok(self.now())
+        let now = self.now();
+        if let Some(records) = self.counters.lock().unwrap().get_mut(&(limit.scope.clone(), key.0)) {
+            *records = reset(limit, records, now);
+        }
+        Ok(now)
     }
 
     fn health(&self) -> StoreHealth {

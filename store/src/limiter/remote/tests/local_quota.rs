@@ -35,7 +35,7 @@ async fn each_rate_is_flushed_exactly_once_despite_failures() {
     store.unreachable.store(true, SeqCst);
     assert_eq!(admitted(&limiter, &check, 200).await, 45, "half of 100 less half of 10");
     // The store reports that it is healthy, and fails every acquisition.
-    store.acquire_fails.store(true, SeqCst);
+    store.flush_fails.store(true, SeqCst);
     store.unreachable.store(false, SeqCst);
     for _ in 0..20 {
         let outcome = limiter.check(&check).await.unwrap();
@@ -43,7 +43,7 @@ async fn each_rate_is_flushed_exactly_once_despite_failures() {
         tokio::time::sleep(Duration::from_millis(7)).await;
     }
     assert_eq!(store.used(&plan, 1), [10, 10]);
-    store.acquire_fails.store(false, SeqCst);
+    store.flush_fails.store(false, SeqCst);
     let outcome = limiter.check(&check).await.unwrap();
     assert!(outcome.response.admitted && outcome.source == Source::Store);
     assert_eq!(store.used(&plan, 1), [56, 56]);

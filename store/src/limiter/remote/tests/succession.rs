@@ -30,7 +30,7 @@ async fn local_usage_moves_to_the_successor_and_is_flushed_once() {
     old_store.unreachable.store(false, SeqCst);
     tokio::time::sleep(Duration::from_secs(5)).await;
     old.close().await;
-    assert_eq!((old_store.acquisitions.load(SeqCst), new.metrics().local_quota.pending), (0, 1));
+    assert_eq!((old_store.charges.load(SeqCst), new.metrics().local_quota.pending), (0, 1));
     drop(old);
     new_store.unreachable.store(false, SeqCst);
     until_flushed(&new).await;
@@ -49,10 +49,10 @@ async fn the_successor_flushes_usage_whose_flush_by_the_predecessor_fails() {
     assert_eq!(admitted(&old, &[counter(&strict, 1)], 20).await, 20);
     old_store.block_calls();
     old_store.unreachable.store(false, SeqCst);
-    until("the predecessor flushes", || old_store.acquisitions.load(SeqCst) > 0).await;
+    until("the predecessor flushes", || old_store.charges.load(SeqCst) > 0).await;
     let new = RemoteLimiter::new(new_store.clone(), &LimiterOptions::default(), Some(old.hand_over()));
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(new_store.acquisitions.load(SeqCst), 0, "the flush of the predecessor may still succeed");
+    assert_eq!(new_store.charges.load(SeqCst), 0, "the flush of the predecessor may still succeed");
     old_store.permits.close();
     until_flushed(&new).await;
     assert_eq!((new_store.used(&strict, 1), new.metrics().local_quota.flushed), (vec![20], 1));

@@ -1,16 +1,36 @@
 //! The watch for a change of the master, while the one in use works.
+//!
+//! A sentinel tells of a change by a connection that stays. Thousands of processes watch, so each has one, at a random sentinel, and goes
+//! to the next one when it has lost it. A sentinel that was cut off tells nothing: all are asked in turn as well.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
+use futures::StreamExt as _;
+use redis::aio::PubSub;
+use redis::{Msg, RedisResult};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
-use tokio::time::{Duration, sleep};
+use tokio::time::{Duration, Instant, sleep, sleep_until, timeout};
 
 use super::Sentinels;
+use crate::fault_cause::FaultCause;
+use crate::redis::connect::fault::{classify, loggable};
 use crate::redis::connect::verification::{Connected, Verification};
 
-/// Mean interval at which one of the sentinels is asked.
+/// Mean interval at which one of the sentinels is asked, and the one while another tells.
 const INTERVAL: Duration = Duration::from_secs(5);
+const INTERVAL_WHEN_TOLD: Duration = Duration::from_secs(15);
+/// Longest time until it begins to listen: after an outage all processes do.
+const BEGIN: Duration = Duration::from_secs(1);
+/// Events of a new master: at the sentinel that leads the failover, and at the others, which the first one tells at once. Its own
+/// `+switch-master` comes when all other replicas follow.
+const CHANNELS: [&str; 2] = ["+promoted-slave", "+switch-master"];
+/// Attempts to find the master that was told of, and the longest pause before one: all processes hear of it at once.
+const ATTEMPTS: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(200);
+/// Longest time until a sentinel has confirmed that it will tell.
+const CONFIRM: Duration = Duration::from_secs(2);
 
 /// A background task that finds a master which replaces the one in use. Dropping it ends the task.
 pub(crate) struct MasterWatch {
@@ -18,9 +38,19 @@ pub(crate) struct MasterWatch {
     found: oneshot::Receiver<Box<Connected>>,
 }
 
+/// What the watch hears.
+enum Heard {
+    /// There may be another master.
+    Event,
+    /// The sentinel is gone.
+    Lost,
+    /// Nothing, for the interval.
+    Nothing,
+}
+
 impl MasterWatch {
-    /// Starts a task that asks the sentinels in turn, one in an interval: thousands of processes do. If one of them names
-    /// another server than `current`, it asks all. The task ends when it has connected to a master that is to be preferred.
+    /// Starts a task that listens to a sentinel, and asks the sentinels in turn, one in an interval. If one of them names another server
+    /// than `current`, it asks all. The task ends when it has connected to a master that is to be preferred.
     pub(in crate::redis::connect) fn start(
         sentinels: Arc<Sentinels>,
         current: String,
@@ -28,18 +58,9 @@ impl MasterWatch {
     ) -> Self {
         let (send, found) = oneshot::channel();
         let task = tokio::spawn(async move {
-            loop {
-                // At different times, and not at that of the outage after which all began.
-                sleep(rand::random_range(INTERVAL / 2..=INTERVAL * 3 / 2)).await;
-                if sentinels.next_agrees(&current).await {
-                    continue;
-                }
-                if let Some(connected) = sentinels.replacement(&current, &verification).await {
-                    // The watch may have been dropped.
-                    let _ = send.send(Box::new(connected));
-                    return;
-                }
-            }
+            let connected = sentinels.watch(&current, &verification).await;
+            // The watch may have been dropped.
+            let _ = send.send(Box::new(connected));
         });
         Self { task: task.abort_handle(), found }
     }
@@ -58,4 +79,87 @@ impl Drop for MasterWatch {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+impl Sentinels {
+    /// Waits for a master that is to be preferred to the one in use.
+    async fn watch(&self, current: &str, verification: &Verification) -> Connected {
+        let (mut events, mut may_listen) = (None, true);
+        let mut next = Instant::now() + BEGIN.mul_f64(rand::random());
+        loop {
+            let heard = tokio::select! {
+                heard = self.event(&mut events) => heard,
+                () = sleep_until(next) => Heard::Nothing,
+            };
+            let is_told = matches!(heard, Heard::Event);
+            match heard {
+                // At the next interval it listens to another one: one that accepts and leaves must not be tried all the time.
+                Heard::Lost => {
+                    events = None;
+                    continue;
+                }
+                Heard::Event => {}
+                Heard::Nothing => {
+                    if events.is_none() && may_listen {
+                        events = self.listen(&mut may_listen).await;
+                    }
+                    let mean = if events.is_some() { INTERVAL_WHEN_TOLD } else { INTERVAL };
+                    // At different times, and not at that of the outage after which all began.
+                    next = Instant::now() + rand::random_range(mean / 2..=mean * 3 / 2);
+                    if self.next_agrees(current).await {
+                        continue;
+                    }
+                }
+            }
+            for _ in 0..if is_told { ATTEMPTS } else { 1 } {
+                if is_told {
+                    sleep(PAUSE.mul_f64(rand::random())).await;
+                }
+                if let Some(connected) = self.replacement(current, is_told, verification).await {
+                    return connected;
+                }
+            }
+        }
+    }
+
+    /// Begins to listen to the next sentinel. `None` if it cannot be used. Without the right to, it says so once.
+    async fn listen(&self, may_listen: &mut bool) -> Option<PubSub> {
+        let sentinel = self.sentinels.get(self.next.fetch_add(1, Relaxed) % self.sentinels.len().max(1))?;
+        let listening = async {
+            let mut events = sentinel.client.get_async_pubsub().await?;
+            events.subscribe(&CHANNELS).await?;
+            RedisResult::Ok(events)
+        };
+        let error = match timeout(CONFIRM, listening).await.ok()? {
+            Ok(events) => return Some(events),
+            Err(error) => error,
+        };
+        *may_listen = classify(&error) != FaultCause::NotPermitted;
+        if !*may_listen && !self.is_deaf.swap(true, Relaxed) {
+            tracing::warn!(
+                address = sentinel.address,
+                error = loggable(&error),
+                "without the rights +subscribe, &+promoted-slave and &+switch-master at the sentinels a planned failover is noticed late"
+            );
+        }
+        None
+    }
+
+    /// Waits for an event of this master.
+    async fn event(&self, events: &mut Option<PubSub>) -> Heard {
+        let Some(events) = events else { return std::future::pending().await };
+        let mut messages = events.on_message();
+        while let Some(message) = messages.next().await {
+            if names_master(&message, &self.name) {
+                return Heard::Event;
+            }
+        }
+        Heard::Lost
+    }
+}
+
+/// Reports whether an event is about this master. It names it first, or behind ` @ ` if it is about one of its replicas.
+fn names_master(message: &Msg, master: &str) -> bool {
+    let Ok(text) = message.get_payload::<String>() else { return false };
+    text.split_once(" @ ").map_or(&*text, |(_, of)| of).split(' ').next() == Some(master)
 }

@@ -13,8 +13,9 @@ local first_record, last_record, size_of, expiry_of, changed = {}, {}, {}, {}, {
 -- By the index of a key: the length of the slots in which it is counted, if it is. What the reply says about new keys.
 local grid_of_key, notes = {}, {}
 
--- A release writes at most 16 records into a value. Decisions look through all of them.
-local MAX_BYTES, MAX_HOLDERS, MAX_RESERVATIONS, MAX_RECORDS = 1048576, 1000, 1000, 64
+-- A release writes at most 16 records into a value, and a reset leaves at most MAX_EMPTIED without usage. Decisions look through all
+-- of them.
+local MAX_BYTES, MAX_HOLDERS, MAX_RESERVATIONS, MAX_RECORDS, MAX_EMPTIED = 1048576, 1000, 1000, 64, 16
 -- By the layout of a record with a list: the bytes of an element, and the largest number of elements.
 local bytes_of = {[LOG] = 6, [CONCURRENCY] = 16, [BLOCK] = 6, [RESERVATIONS] = 26}
 local most_in = {[LOG] = 10000, [CONCURRENCY] = MAX_HOLDERS, [BLOCK] = 1000, [RESERVATIONS] = MAX_RESERVATIONS}

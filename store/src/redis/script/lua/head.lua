@@ -12,7 +12,7 @@
 --          1: a check: number of counters, number of callers; for each counter the index of the key, the cost, and the index
 --             of the limit; then five parameters for each rate of the limit (Rate::full_script_arguments);
 --          3: a charge, which is made whether or not there is room: the same;
---          4: a reset: index of the key, index of the limit. The key is removed, but for the mark of reset slots;
+--          4: a reset: index of the key, index of the limit. Windows and logs stay without usage, and slots leave a mark;
 --          5: a look at a reservation: index of the key of its ledger, and its id; 0 for the oldest;
 --          6: the taking of a reservation out of its ledger: index of the key, its id, and how many numbers the operation has that
 --             corrects its charge. This one follows, a settlement or a charge, and is made if there is the reservation.

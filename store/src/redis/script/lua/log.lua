@@ -22,7 +22,7 @@ local function log_rules()
   -- Parameters: the minimum interval in milliseconds; in the place of windows 1 if denied requests count.
   local function room(i, key, r, p, cost, callers, m)
     local t, instants, kept = roll(i, period_of[r])
-    local slot = kept > 0 and record[i + 1] or 0
+    local slot = i and record[i + 1] or 0
     if slot > t then slot = t end
     if kept > 0 and rebase(i, key, slot, 0, 0) then tails[i] = instants end
     slot_of[m], current_of[m], previous_of[m], tail_of[m], instant_of[m], used_of[m] = slot, 0, 0, instants, t, kept
@@ -38,13 +38,13 @@ local function log_rules()
     local instants = rep(pack('<I6', t), add < requests and add or requests) .. tail_of[m]
     tail_of[m] = sub(instants, 1, requests * 6)
     used_of[m] = #tail_of[m] / 6
-    slot_of[m] = requests > 0 and t or 0
+    if requests > 0 then slot_of[m] = t end
   end
 
   local function reply(r, _, cost, m)
     local requests = requests_of[r]
     if cost < 1 then cost = 1 end
-    out[o], out[o + 1], out[o + 2] = slot_of[m], used_of[m], 0
+    out[o], out[o + 1], out[o + 2] = used_of[m] > 0 and slot_of[m] or 0, used_of[m], 0
     if cost <= requests and used_of[m] > requests - cost then
       out[o + 2] = unpack('<I6', tail_of[m], (requests - cost) * 6 + 1)
     end
@@ -67,7 +67,9 @@ local function log_rules()
       instants = sub(instants, 1, newer * 6) .. rep(pack('<I6', instant), added) .. sub(instants, newer * 6 + 1)
       instants = sub(instants, 1, requests * 6)
     end
-    record[i + 1], tails[i] = #instants > 0 and unpack('<I6', instants, 1) or 0, instants
+    -- Where nothing is left, the record lasts as long as it would have.
+    local newest = record[i + 1] > now + period_of[r] and now or record[i + 1]
+    record[i + 1], tails[i] = #instants > 0 and unpack('<I6', instants, 1) or newest, instants
   end
 
   return {room = room, charge = charge, reply = reply, settle = settle}

@@ -267,6 +267,18 @@ pub(super) const LIST: &[Equivalent] = &[
     },
     Equivalent {
         file: "reset.lua",
+        before: "for k = 1, slots - 1 do",
+        after: &["for k = 0, slots - 1 do"],
+        reason: "Counts of further slots begin with 1.",
+    },
+    Equivalent {
+        file: "reset.lua",
+        before: "stored > slot and",
+        after: &["stored >= slot and"],
+        reason: "Both are the same slot then.",
+    },
+    Equivalent {
+        file: "reset.lua",
         before: "from > 0 then",
         after: &["from >= 0 then"],
         reason: "No record has the index 0.",
