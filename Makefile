@@ -56,6 +56,10 @@ soak: ## Run for half an hour with edits, leaving clients and kills of Redis (SL
 	@export KUBEBUILDER_ASSETS="$${KUBEBUILDER_ASSETS:-$$(tests/node/assets.sh apiserver)}" && \
 	  $(CARGO) build -p sluice-operator -p sluice-sidecar --bins && \
 	  $(CARGO) test -p sluice-tests --test integration -- soak:: --ignored --nocapture
+.PHONY: chaos
+chaos: ## Break the stores in random ways and compare what was admitted with N (SLUICE_CHAOS_SECONDS of each store, SLUICE_CHAOS_SEED)
+	tests/node/apt.sh test
+	SLUICE_CHAOS_SECONDS=$${SLUICE_CHAOS_SECONDS:-120} $(CARGO) test -p sluice-store --test integration -- chaos::rounds --ignored --nocapture --test-threads=1
 .PHONY: pressure
 pressure: ## Put the sidecar under each shape of pressure for a minute, in a cgroup of 128 MiB (15 minutes, root)
 	SLUICE_PRESSURE_SECONDS=60 $(CARGO) test --release -p sluice-sidecar --test integration -- pressure:: --nocapture

@@ -13,7 +13,7 @@
 //! - [`case`]: a case and its faults.
 //! - [`verdict`]: the table and the assertions.
 //! - [`proxy`]: a proxy to Redis that injects faults.
-//! - [`process`], [`network`], [`invalid_replies`], [`versions`], [`clock`]: the cases.
+//! - [`process`], [`network`], [`invalid_replies`], [`versions`], [`clock`]: the cases. [`rounds`]: random faults, for `make chaos`.
 
 mod case;
 mod clock;
@@ -22,6 +22,7 @@ mod load;
 mod network;
 mod process;
 mod proxy;
+mod rounds;
 mod verdict;
 mod versions;
 

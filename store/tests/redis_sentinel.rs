@@ -9,6 +9,7 @@ use sluice_store::redis::{Secret, StoreCredentials};
 use sluice_store::{RedisStore, StoreError, StoreHealth};
 
 use crate::checks::{admitted, check, counter, failing, healthy, limit, patient, patient_store, used};
+use crate::log;
 use crate::sentinel::Watched;
 use crate::support::{Redis, eventually, quiet_port};
 
@@ -94,23 +95,57 @@ fn used_or_none(redis: &Redis, store: &RedisStore, counter: &sluice_store::Count
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn store_follows_a_failover_from_a_running_master() {
+async fn stores_are_told_of_a_failover_from_a_running_master() {
+    log::keep();
     let watched = Watched::start();
-    let store = patient_store(&watched.url());
+    let stores: Vec<_> = (0..6).map(|_| patient_store(&watched.url())).collect();
     let counters = [counter(&limit("replaced", 1_000_000), 1)];
-    assert_eq!(admitted(&store, &counters, 3).await, 3);
+    for store in &stores {
+        assert_eq!(admitted(store, &counters, 3).await, 3);
+    }
+    eventually("each store listens to a sentinel", || async { listening(&watched, "default") == 6 }).await;
+    // A sentinel that closes the connection is left, and another one is listened to.
+    for sentinel in &watched.sentinels {
+        let mut kill = redis::cmd("CLIENT");
+        let _: Value = kill.arg("KILL").arg("TYPE").arg("pubsub").query(&mut sentinel.connection()).unwrap();
+    }
+    eventually("each store listens again", || async { listening(&watched, "default") == 6 }).await;
     let (): () = redis::cmd("SENTINEL")
         .arg("FAILOVER")
         .arg("main")
         .query(&mut watched.sentinels[0].connection())
         .unwrap();
-    eventually("the replica is the master and counts", || async {
-        let _ = store.check(check(&counters)).await;
-        role(&watched.replica).is_some_and(|role| role == "master")
-            && used_or_none(&watched.replica, &store, &counters[0]) > 3
-            && store.health() == StoreHealth::Healthy
+    let found = |told| log::lines(&["the sentinels have another master", told]).len();
+    eventually("all stores have left the old master", || async {
+        for store in &stores {
+            let _ = store.check(check(&counters)).await;
+        }
+        found("") == 6
     })
     .await;
+    let by_event = found("is_told=true");
+    // One that asked by chance in the moment of the failover may have been faster.
+    assert!(by_event >= 4, "{by_event} of 6 were told");
+    eventually("the replica is the master and counts", || async {
+        let mut are_healthy = true;
+        for store in &stores {
+            let _ = store.check(check(&counters)).await;
+            are_healthy &= store.health() == StoreHealth::Healthy;
+        }
+        are_healthy && used_or_none(&watched.replica, &stores[0], &counters[0]) > 18
+    })
+    .await;
+}
+
+/// Returns how many connections of a user listen to the sentinels.
+fn listening(watched: &Watched, user: &str) -> usize {
+    let user = format!(" user={user} ");
+    let clients = watched.sentinels.iter().map(|sentinel| -> String {
+        redis::cmd("CLIENT").arg("LIST").query(&mut sentinel.connection()).unwrap()
+    });
+    clients
+        .map(|list| list.lines().filter(|line| line.contains(" sub=2 ") && line.contains(&user)).count())
+        .sum()
 }
 
 #[tokio::test]
@@ -133,8 +168,11 @@ async fn store_behind_sentinels_needs_only_the_documented_rights() {
     let watched = Watched::start();
     let limit = limit("acl", 1000);
     let rights = ["+evalsha", "+eval", "+time", "+get", "+mget", "+set", "+setrange", "+role"];
-    watched.set_users(("watcher", &["+sentinel|get-master-addr-by-name"]), ("least", &rights));
-    watched.set_users(("blind", &[]), ("less", &rights[..7]));
+    let ask = "+sentinel|get-master-addr-by-name";
+    let listen = ["+subscribe", "&+promoted-slave", "&+switch-master"];
+    watched.set_users(("watcher", &[&[ask], &listen[..]].concat()), ("least", &rights));
+    watched.set_users(("deaf", &[ask]), ("less", &rights[..7]));
+    watched.set_users(("blind", &listen), ("less", &rights[..7]));
     let with = |user: &str, watcher: &str| {
         let credentials = StoreCredentials {
             username: Some(user.into()),
@@ -148,6 +186,13 @@ async fn store_behind_sentinels_needs_only_the_documented_rights() {
     let store = with("least", "watcher");
     assert_eq!(admitted(&store, &[counter(&limit, 1)], 20).await, 20);
     assert_eq!(store.metrics().errors, 0);
+    eventually("it listens", || async { listening(&watched, "watcher") == 1 }).await;
+    // Without the right to listen it asks.
+    log::keep();
+    let deaf = with("least", "deaf");
+    assert_eq!(admitted(&deaf, &[counter(&limit, 1)], 20).await, 20);
+    let told = || log::lines(&["a planned failover is noticed late"]).len();
+    eventually("it says what it lacks", || async { told() == 1 }).await;
     for (user, watcher) in [("less", "watcher"), ("least", "blind")] {
         let store = with(user, watcher);
         failing(&store, StoreFault::Refused).await;
