@@ -2,10 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
-use futures::poll;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
@@ -91,16 +89,13 @@ impl Work {
         counters: usize,
         time: Duration,
     ) -> (Option<Turn<Whose>>, Duration) {
+        if let Some(turn) = self.turns.begin_at_once(&whose, counters) {
+            return (Some(turn), time);
+        }
         let deadline = Instant::now() + time;
-        let mut turn = std::pin::pin!(self.turns.turn(&whose, counters, deadline));
-        let turn = match poll!(turn.as_mut()) {
-            Poll::Ready(Ok(turn)) => return (Some(turn), time),
-            Poll::Ready(too_late) => too_late,
-            Poll::Pending => {
-                let _waiting = Waiting::new(&self.waiting);
-                turn.await
-            }
-        };
+        let waiting = Waiting::new(&self.waiting);
+        let turn = self.turns.turn(&whose, counters, deadline).await;
+        drop(waiting);
         match turn {
             Ok(turn) => (Some(turn), deadline.saturating_duration_since(Instant::now())),
             Err(TooLate) => {

@@ -96,7 +96,21 @@ impl<K: Eq + Hash + Clone> Turns<K> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the turn of a caller's work. What weighs more than can be in hand counts as if it weighed that.
+    /// Begins a caller's work at once, if it is its turn. What weighs more than can be in hand counts as if it weighed that.
+    #[must_use]
+    pub fn begin_at_once(&self, caller: &K, weight: usize) -> Option<Turn<K>> {
+        let mut state = self.lock();
+        self.try_begin(&mut state, caller, weight.min(self.0.capacity))
+    }
+
+    fn try_begin(&self, state: &mut State<K>, caller: &K, weight: usize) -> Option<Turn<K>> {
+        let waits = state.callers.get(caller).is_some_and(|caller| !caller.queue.is_empty());
+        let free = self.0.capacity - state.in_hand;
+        let may_begin = !waits && !state.is_blocked && state.may_begin(caller, weight, free);
+        may_begin.then(|| self.begin(state, caller.clone(), weight))
+    }
+
+    /// Waits for the turn of a caller's work, as [`Turns::begin_at_once`] begins it.
     ///
     /// # Errors
     /// The turn does not come before the deadline, or too much work waits already: of all callers, or of this one, which leaves as much
@@ -106,10 +120,8 @@ impl<K: Eq + Hash + Clone> Turns<K> {
         let (number, begins) = {
             let mut state = self.lock();
             let state = &mut *state;
-            let waits = state.callers.get(caller).is_some_and(|caller| !caller.queue.is_empty());
-            let free = self.0.capacity - state.in_hand;
-            if !waits && !state.is_blocked && state.may_begin(caller, weight, free) {
-                return Ok(self.begin(state, caller.clone(), weight));
+            if let Some(turn) = self.try_begin(state, caller, weight) {
+                return Ok(turn);
             }
             let (own, in_hand) =
                 state.callers.get(caller).map_or((0, 0), |caller| (caller.waiting, caller.in_hand));
@@ -118,7 +130,7 @@ impl<K: Eq + Hash + Clone> Turns<K> {
                 return Err(TooLate);
             }
             state.waiting += weight;
-            if !waits {
+            if own == 0 {
                 state.order.push_back(caller.clone());
                 // It waits for nothing but room, so nothing overtakes it.
                 state.is_blocked |= in_hand == 0;

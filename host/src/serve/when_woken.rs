@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release};
+use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
 use std::task::{Context, Poll, Wake, Waker};
 
 use futures::task::AtomicWaker;
@@ -15,6 +15,8 @@ pin_project! {
         future: F,
         state: Arc<State>,
         waker: Waker,
+        // The task that is woken.
+        task: Waker,
     }
 }
 
@@ -38,7 +40,7 @@ impl Wake for State {
 impl<F> WhenWoken<F> {
     pub(super) fn new(future: F) -> Self {
         let state = Arc::new(State { is_woken: AtomicBool::new(true), task: AtomicWaker::new() });
-        Self { future, waker: state.clone().into(), state }
+        Self { future, waker: state.clone().into(), state, task: Waker::noop().clone() }
     }
 }
 
@@ -47,7 +49,14 @@ impl<F: Future> Future for WhenWoken<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        // First, so that no wake is lost in between.
+        let is_known = this.task.will_wake(context.waker());
+        if is_known && !this.state.is_woken.load(Acquire) {
+            return Poll::Pending;
+        }
+        if !is_known {
+            this.task.clone_from(context.waker());
+        }
+        // A wake takes the waker. It is there again before the flag is cleared, so no wake is lost in between.
         this.state.task.register(context.waker());
         if !this.state.is_woken.swap(false, AcqRel) {
             return Poll::Pending;

@@ -47,7 +47,7 @@ impl Exchange {
         };
         connection.count(phase as u8).fetch_add(1, Relaxed);
         exchange.hand_over(true);
-        if !connection.had_request.swap(true, Relaxed) {
+        if !connection.had_request.load(Relaxed) && !connection.had_request.swap(true, Relaxed) {
             connection.begun.notify_one();
         }
         let counted = if is_free { bytes.saturating_sub(FREE_HEAD) } else { bytes + REQUEST_BYTES };
