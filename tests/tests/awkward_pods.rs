@@ -220,8 +220,9 @@ fn check_resources(name: &str, before: &Value, after: &Value) {
 /// Returns an amount in thousandths.
 pub(crate) fn thousandths(amount: &Value) -> i64 {
     let text = amount.as_str().unwrap_or_else(|| panic!("no amount: {amount}"));
-    let units = [("m", 1), ("Mi", 1000 << 20), ("Gi", 1000 << 30), ("", 1000)];
-    let read = |(unit, factor): (&str, i64)| Some(text.strip_suffix(unit)?.parse::<i64>().ok()? * factor);
+    let units = [("m", 1.0), ("Mi", 1000.0 * 1_048_576.0), ("Gi", 1000.0 * 1_073_741_824.0), ("", 1000.0)];
+    let read =
+        |(unit, factor): (&str, f64)| Some((text.strip_suffix(unit)?.parse::<f64>().ok()? * factor) as i64);
     units.into_iter().find_map(read).unwrap_or_else(|| panic!("{text}"))
 }
 

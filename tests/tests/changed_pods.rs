@@ -15,7 +15,7 @@ use sluice_tests::wait::until;
 
 use crate::awkward_pods::{SIDECAR, behind_sidecar, enable_injection, list, reached, running, thousandths};
 
-/// What is expected of a changed pod.
+/// The outcome that is expected of a changed pod.
 #[derive(Debug, Clone, Copy)]
 enum Expected {
     /// Its port leads through its sidecar.
@@ -283,7 +283,8 @@ async fn check_status(namespace: &TestNamespace, expected: Expected) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_others_change_of_a_pod_is_completed_or_told() {
-    let plane = ControlPlane::shared().await;
+    // Others are asked about all its pods.
+    let plane = &ControlPlane::start().await;
     let client = plane.client().await;
     let canary = TestNamespace::create(client.clone(), "canary").await;
     let operator = Operator::start(plane, "changed-system", "redis://127.0.0.1:1").await;

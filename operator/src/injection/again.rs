@@ -1,4 +1,4 @@
-//! What becomes of a pod that others have changed after its sidecar was added. The API server asks the webhook once more after a webhook or
+//! Pods that others have changed after the sidecar was added. The API server asks the webhook once more after a webhook or
 //! a MutatingAdmissionPolicy that came later, and a manifest may be copied from a running pod.
 
 use json_patch::jsonptr::PointerBuf;

@@ -21,9 +21,7 @@ pub(super) const TOKEN_ARGUMENT: &str = "--token-file=";
 const MESH_PROXIES: [&str; 4] = ["istio-proxy", "linkerd-proxy", "kuma-sidecar", "consul-dataplane"];
 
 /// Iterates over all containers, each with the name of its list and its number in it: the ordinary ones first.
-pub(super) fn numbered(
-    spec: &PodSpec,
-) -> impl Iterator<Item = (&'static str, usize, &Container)> + Clone {
+pub(super) fn numbered(spec: &PodSpec) -> impl Iterator<Item = (&'static str, usize, &Container)> + Clone {
     let init = spec.init_containers.iter().flatten().enumerate();
     let ordinary = spec.containers.iter().enumerate().map(|(n, container)| ("containers", n, container));
     ordinary.chain(init.map(|(n, container)| ("initContainers", n, container)))

@@ -1,4 +1,4 @@
-//! What the webhook has changed in a pod, as an annotation of the pod notes it. The API server asks the webhook again when others
+//! The annotation of a pod that notes what the webhook has changed in it. The API server asks the webhook again when others
 //! have changed the pod after it, and nothing else tells what the pod was before.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use sluice_crds::INJECTED_ANNOTATION;
 /// Maximum length of an annotation that is read, in bytes. Those of the webhook have some hundred.
 const MAX_LENGTH: usize = 4096;
 
-/// What the webhook has changed in a pod.
+/// The changes of a pod by the webhook.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Note {
     /// The names that moved to the sidecar, with the port of the application that had each.

@@ -54,15 +54,11 @@ impl Totals {
         let mut containers = numbered(spec).map(|(_, _, container)| container);
         let of_containers = |part| add_up(spec, |container| of_container(container, part, resource));
         let fixed = |running| Total { running, starting: Amount::ZERO };
-        let request = match (own_request, own_limit) {
-            (Some(own), _) => fixed(own),
-            (None, Some(limit))
-                if containers.clone().all(|c| of_container(c, Part::Requests, resource).is_none()) =>
-            {
-                fixed(limit)
-            }
-            (None, _) => of_containers(Part::Requests),
-        };
+        let requests = of_containers(Part::Requests);
+        let is_requested =
+            containers.clone().any(|container| of_container(container, Part::Requests, resource).is_some());
+        let filled = own_limit.map(|limit| if is_requested { requests.with(Amount::ZERO) } else { limit });
+        let request = own_request.or(filled).map_or(requests, fixed);
         let limit = own_limit.map_or_else(|| of_containers(Part::Limits), fixed);
         let is_filled = own_request.is_some()
             && containers.all(|container| of_container(container, Part::Limits, resource).is_some());
