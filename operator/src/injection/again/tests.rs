@@ -38,7 +38,7 @@ fn a_third_look_adds_nothing() {
     for change in [
         |pod: &mut Value| pod["spec"]["containers"][0]["ports"][0]["name"] = json!("http"),
         |pod: &mut Value| {
-            pod["spec"]["resources"] = json!({"requests": {"cpu": "500m"}, "limits": {"cpu": "1"}})
+            pod["spec"]["resources"] = json!({"requests": {"cpu": "500m"}, "limits": {"cpu": "1"}});
         },
         |pod: &mut Value| pod["spec"]["resources"] = json!({"limits": {"cpu": "1"}}),
         |pod: &mut Value| pod["spec"]["volumes"] = json!(null),
@@ -47,13 +47,13 @@ fn a_third_look_adds_nothing() {
         |pod: &mut Value| pod["metadata"]["annotations"] = json!(null),
         |pod: &mut Value| {
             pod["spec"]["containers"][0]["ports"][0] =
-                json!({"name": "http", "containerPort": 8080, "protocol": "TCP"})
+                json!({"name": "http", "containerPort": 8080, "protocol": "TCP"});
         },
         |pod: &mut Value| {
             pod["spec"]["initContainers"]
                 .as_array_mut()
                 .unwrap()
-                .push(json!({"name": "x", "ports": [{"containerPort": 8790}, {"containerPort": 8793}]}))
+                .push(json!({"name": "x", "ports": [{"containerPort": 8790}, {"containerPort": 8793}]}));
         },
     ] {
         let pod = changed(change);
@@ -69,7 +69,7 @@ fn the_share_of_the_sidecar_is_added_once_to_what_is_set_again() {
     let cpu = |pod: &Value| ["requests", "limits"].map(|part| pod["spec"]["resources"][part]["cpu"].clone());
     assert_eq!(cpu(&changed(|_| {})), ["510m", "1010m"]);
     let set = changed(|pod| {
-        pod["spec"]["resources"] = json!({"requests": {"cpu": "500m"}, "limits": {"cpu": "2"}})
+        pod["spec"]["resources"] = json!({"requests": {"cpu": "500m"}, "limits": {"cpu": "2"}});
     });
     // A larger amount has the share: another container was added to it.
     assert_eq!(cpu(&asked(&set).0), ["510m", "2"]);
@@ -84,13 +84,10 @@ fn a_name_at_another_container_is_told_as_kubernetes_finds_it() {
     };
     for (list, container) in [("containers", "extra"), ("initContainers", "native")] {
         let pod = changed(|pod| name(pod, list, container));
-        let (completed, warnings) = {
-            let injected = inject(&read(&pod), &config(true), &Bounds::default()).unwrap();
-            (pod.clone(), injected.warnings)
-        };
+        let warnings = inject(&read(&pod), &config(true), &Bounds::default()).unwrap().warnings;
         assert!(warnings[0].contains(container) && warnings[0].contains("\"http\""), "{warnings:?}");
         let taken = TakenName { name: "http".into(), container: container.into() };
-        assert_eq!(facts(&completed).taken_names, [taken]);
+        assert_eq!(facts(&pod).taken_names, [taken]);
     }
     let behind = changed(|pod| {
         let init = pod["spec"]["initContainers"].as_array_mut().unwrap();
