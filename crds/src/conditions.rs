@@ -86,6 +86,8 @@ pub mod reasons {
     pub const PODS_UNCONFIRMED: &str = "PodsUnconfirmed";
     /// Programmed: some pods have no sidecar.
     pub const NOT_INJECTED: &str = "NotInjected";
+    /// Programmed, Captured: something removed the sidecar of a pod after Sluice had added it.
+    pub const SIDECAR_REMOVED: &str = "SidecarRemoved";
     /// Programmed: a sidecar nacked the policy.
     pub const REFUSED: &str = "Refused";
     /// Programmed: the policy selects no pods.

@@ -52,6 +52,8 @@ pub const INJECTION_LABEL: &str = "sluice.dev/injection";
 pub const INJECT_LABEL: &str = "sluice.dev/inject";
 /// Pod annotation that lists the names of the ports to capture.
 pub const PORTS_ANNOTATION: &str = "sluice.dev/ports";
+/// Pod annotation that notes what the webhook has changed in the pod.
+pub const INJECTED_ANNOTATION: &str = "sluice.dev/injected";
 /// Service annotation. With the value [`IGNORE_BYPASS`], status reports no bypass by this Service.
 pub const BYPASS_ANNOTATION: &str = "sluice.dev/bypass";
 /// Value of [`BYPASS_ANNOTATION`].

@@ -96,7 +96,7 @@ def length(text):
 
 def rules(render, *options):
     """Returns the groups of rules that the chart makes with these options."""
-    ok, text = render(None, "1.34.0", "--set=monitoring.prometheusRule.enabled=true", *options)
+    ok, text = render(None, "1.37.0", "--set=monitoring.prometheusRule.enabled=true", *options)
     if not ok:
         raise RuntimeError(text)
     objects = [one for one in yaml.safe_load_all(text) if one and one["kind"] == "PrometheusRule"]

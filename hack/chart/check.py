@@ -26,7 +26,7 @@ import alerts
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-VERSIONS = [f"1.{minor}.0" for minor in range(30, 35)]
+VERSIONS = [f"1.{minor}.0" for minor in range(30, 38)]
 # Groups whose objects the Go types check.
 OTHER_GROUPS = ("monitoring.coreos.com", "cert-manager.io")
 # Flags of a service with TLS.
@@ -110,7 +110,7 @@ def check_objects(case, name):
 def check_score():
     """Compares the findings of kube-score with the listed ones."""
     _, text = render(HERE / "values/everything.yaml", VERSIONS[-1])
-    command = ["kube-score", "score", "--kubernetes-version=v1.34", "--output-format=json", "-"]
+    command = ["kube-score", "score", "--kubernetes-version=v1.37", "--output-format=json", "-"]
     _, report = run(*command, text=text)
     found = set()
     for object in json.loads(report[: report.rindex("]") + 1]):

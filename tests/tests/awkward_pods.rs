@@ -17,7 +17,7 @@ use sluice_tests::kubernetes::ControlPlane;
 use sluice_tests::wait::until;
 use table::{Case, Expected, cases};
 
-const SIDECAR: &str = "sluice-sidecar";
+pub(crate) const SIDECAR: &str = "sluice-sidecar";
 
 /// Creates the two namespaces of a case: one without injection, and one with.
 async fn namespaces(client: &kube::Client, number: usize, limits: &Value) -> [String; 2] {
@@ -35,7 +35,8 @@ async fn namespaces(client: &kube::Client, number: usize, limits: &Value) -> [St
     names
 }
 
-async fn enable_injection(client: &kube::Client, operator: &Operator) {
+/// Lets the API server ask an operator about the pods of namespaces with injection. `canary` is one of them.
+pub(crate) async fn enable_injection(client: &kube::Client, operator: &Operator, canary: &str) {
     let ca = base64::engine::general_purpose::STANDARD.encode(std::fs::read(operator.ca_file()).unwrap());
     let configuration = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
@@ -52,7 +53,7 @@ async fn enable_injection(client: &kube::Client, operator: &Operator) {
     api.create(&PostParams::default(), &serde_json::from_value(configuration).unwrap()).await.unwrap();
     until("the API server calls the webhook", async || {
         let pod = json!({"metadata": {"name": "canary"}, "spec": {"serviceAccountName": "default", "containers": [{"name": "a", "image": "a", "ports": [{"name": "http", "containerPort": 1}]}]}});
-        let api: Api<Pod> = Api::namespaced(client.clone(), "injected-0");
+        let api: Api<Pod> = Api::namespaced(client.clone(), canary);
         let params = PostParams { dry_run: true, ..PostParams::default() };
         let created = api.create(&params, &serde_json::from_value(pod).unwrap()).await;
         let created = created.inspect_err(|error| eprintln!("not yet: {error}")).ok()?;
@@ -74,18 +75,18 @@ async fn create(client: &kube::Client, namespace: &str, number: usize, case: &Ca
     created.map(|pod| serde_json::to_value(pod).unwrap()).map_err(|error| error.to_string())
 }
 
-fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
+pub(crate) fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
     value[name].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 /// Iterates over the containers that keep running, as Kubernetes does when it looks for a named port.
-fn running(spec: &Value) -> impl Iterator<Item = &Value> {
+pub(crate) fn running(spec: &Value) -> impl Iterator<Item = &Value> {
     let native = list(spec, "initContainers").iter().filter(|init| init["restartPolicy"] == "Always");
     list(spec, "containers").iter().chain(native)
 }
 
 /// Returns the container and the number that a Service with this target port reaches.
-fn reached<'a>(spec: &'a Value, name: &str) -> Option<(&'a str, i64)> {
+pub(crate) fn reached<'a>(spec: &'a Value, name: &str) -> Option<(&'a str, i64)> {
     running(spec).find_map(|container| {
         let is_named = |port: &&Value| port["name"] == name && port["protocol"] == "TCP";
         let port = list(container, "ports").iter().find(is_named)?;
@@ -94,7 +95,7 @@ fn reached<'a>(spec: &'a Value, name: &str) -> Option<(&'a str, i64)> {
 }
 
 /// Returns the port of the application to which the sidecar forwards what it receives on a port.
-fn behind_sidecar(spec: &Value, number: i64) -> Option<i64> {
+pub(crate) fn behind_sidecar(spec: &Value, number: i64) -> Option<i64> {
     let sidecar = running(spec).find(|container| container["name"] == SIDECAR)?;
     list(sidecar, "args").iter().find_map(|argument| {
         let (listen, upstream) = argument.as_str()?.strip_prefix("--proxy=")?.split_once('=')?;
@@ -194,12 +195,35 @@ fn check_injected(name: &str, plain: &Value, injected: &Value) {
         of_user(after, &captured),
         "{name}: something of the user is lost"
     );
+    check_resources(name, before, after);
     if plain["status"]["qosClass"] == "Guaranteed" {
         assert_eq!(injected["status"]["qosClass"], "Guaranteed", "{name}: {after:#}");
         let sidecar = running(after).find(|container| container["name"] == SIDECAR).unwrap();
         let cpu = sidecar["resources"]["limits"]["cpu"].as_str().unwrap();
         assert!(cpu.ends_with('m'), "{name}: {cpu} is a whole CPU");
     }
+}
+
+/// Checks that the pod itself has the resources that it has without a sidecar, and the sidecar's.
+fn check_resources(name: &str, before: &Value, after: &Value) {
+    let own = &running(after).find(|container| container["name"] == SIDECAR).unwrap()["resources"];
+    for (part, other) in [("requests", "limits"), ("limits", "requests")] {
+        for (resource, amount) in before["resources"][part].as_object().into_iter().flatten() {
+            let share = own[part].get(resource).unwrap_or(&own[other][resource]);
+            let share = if share.is_null() { 0 } else { thousandths(share) };
+            let raised = thousandths(&after["resources"][part][resource]);
+            assert_eq!(raised, thousandths(amount) + share, "{name}: {part} of {resource}: {after:#}");
+        }
+    }
+}
+
+/// Returns an amount in thousandths.
+pub(crate) fn thousandths(amount: &Value) -> i64 {
+    let text = amount.as_str().unwrap_or_else(|| panic!("no amount: {amount}"));
+    let units = [("m", 1.0), ("Mi", 1000.0 * 1_048_576.0), ("Gi", 1000.0 * 1_073_741_824.0), ("", 1000.0)];
+    let read =
+        |(unit, factor): (&str, f64)| Some((text.strip_suffix(unit)?.parse::<f64>().ok()? * factor) as i64);
+    units.into_iter().find_map(read).unwrap_or_else(|| panic!("{text}"))
 }
 
 /// Checks what has become of the pod of a case, and what the operator has logged about it.
@@ -239,7 +263,7 @@ async fn what_the_api_server_accepts_without_a_sidecar_it_accepts_with_one() {
         (ready.status == 200).then_some(())
     })
     .await;
-    enable_injection(&client, &operator).await;
+    enable_injection(&client, &operator, "injected-0").await;
     let mut failures = Vec::new();
     for (number, (case, [without, with])) in cases.iter().zip(&pairs).enumerate() {
         let plain = create(&client, without, number, case).await;

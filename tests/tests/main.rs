@@ -5,6 +5,7 @@ mod admit_schema;
 mod asking_clients;
 mod awkward_pods;
 mod budgets;
+mod changed_pods;
 mod chart_drift;
 mod control_plane;
 mod control_plane_requests;

@@ -28,8 +28,9 @@ use tokio::time::Instant;
 use crate::admission::read::{POLICY, Parts};
 use crate::admission::review::Reviewer;
 use crate::cluster::limit_ranges::LimitRanges;
+use crate::injection::changes::Injected;
 use crate::injection::config::InjectConfig;
-use crate::injection::inject::{Injected, inject};
+use crate::injection::inject::inject;
 use crate::injection::parts;
 use crate::metrics::Metrics;
 use crate::webhooks::probe::PROBE_NAME;
@@ -187,7 +188,7 @@ fn inject_reviewed(admission: &Admission, body: &[u8]) -> serde_json::Result<Rev
         }
     };
     let outcome = match inject(&pod, &admission.config, &bounds) {
-        Ok(Injected { patch, warnings }) => {
+        Ok(Injected { patch, warnings, outcome }) => {
             for warning in &warnings {
                 log_pod(&pod.metadata, warning);
             }
@@ -196,7 +197,7 @@ fn inject_reviewed(admission: &Admission, body: &[u8]) -> serde_json::Result<Rev
                     Some(warnings.iter().map(|warning| format!("sluice: {warning}")).collect());
             }
             response = response.with_patch(patch).unwrap_or_else(AdmissionResponse::invalid);
-            "injected"
+            outcome
         }
         Err(skip) => {
             if !skip.is_wanted() {

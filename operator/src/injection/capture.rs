@@ -16,7 +16,8 @@ use sluice_config::{ADMIN_PORT, DEBUG_PORT, PROXY_PORT};
 use sluice_crds::{INJECT_LABEL, PORTS_ANNOTATION};
 
 use super::containers::{
-    ADMIN_ARGUMENT, PROXY_ARGUMENT, find_sidecar, is_mesh_proxy, native_sidecars, running,
+    ADMIN_ARGUMENT, PROXY_ARGUMENT, find_sidecar, is_mesh_proxy, is_sidecar, native_sidecars, numbered,
+    running,
 };
 
 #[cfg(test)]
@@ -107,9 +108,9 @@ pub struct Ports {
 }
 
 /// A named TCP port of a container that keeps running.
-struct NamedPort<'a> {
-    name: &'a str,
-    number: u16,
+pub(super) struct NamedPort<'a> {
+    pub(super) name: &'a str,
+    pub(super) number: u16,
     container: &'a Container,
 }
 
@@ -148,13 +149,7 @@ pub fn plan(pod: &Pod) -> Result<Ports, CaptureError> {
             return Err(CaptureError::DuplicateName { name: port.name.into(), first, second });
         }
     }
-    let mut used: HashSet<u16> = spec
-        .containers
-        .iter()
-        .chain(spec.init_containers.iter().flatten())
-        .flat_map(|container| container.ports.iter().flatten())
-        .filter_map(|port| u16::try_from(port.container_port).ok())
-        .collect();
+    let mut used = used(spec);
     if used.contains(&DEBUG_PORT) {
         return Err(CaptureError::PortInUse(DEBUG_PORT));
     }
@@ -176,6 +171,45 @@ pub fn plan(pod: &Pod) -> Result<Ports, CaptureError> {
         Ok(CapturedPort { name: name.into(), sidecar, application })
     });
     Ok(Ports { captured: captured.collect::<Result<_, _>>()?, admin })
+}
+
+/// Returns the numbers of the ports of all containers but the sidecar.
+fn used(spec: &PodSpec) -> HashSet<u16> {
+    let others = numbered(spec).filter(|(_, _, container)| !is_sidecar(container));
+    let ports = others.flat_map(|(_, _, container)| container.ports.iter().flatten());
+    ports.filter_map(|port| u16::try_from(port.container_port).ok()).collect()
+}
+
+/// Returns the ports of a sidecar that another container uses too, each with a free one. The last is `None` for the debug port,
+/// which the sidecar can do without.
+pub(super) fn moves(spec: &PodSpec, ports: &Ports) -> Vec<(u16, Option<u16>)> {
+    let used = used(spec);
+    let own: Vec<_> = ports.captured.iter().map(|port| port.sidecar).chain([ports.admin]).collect();
+    let free = (MORE_PROXY_PORTS..=u16::MAX).filter(|port| !used.contains(port) && !own.contains(port));
+    let moves = own.iter().copied().filter(|port| used.contains(port)).zip(free.map(Some));
+    moves.chain(used.contains(&DEBUG_PORT).then_some((DEBUG_PORT, None))).collect()
+}
+
+/// A name of a captured port that leads to another container than the sidecar.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TakenName {
+    /// The name.
+    pub name: String,
+    /// The container.
+    pub container: String,
+}
+
+/// Returns the names of captured ports that Kubernetes finds at another container: it takes the first container that has a name.
+#[must_use]
+pub fn taken_names(spec: &PodSpec) -> Vec<TakenName> {
+    let captured = of_sidecar(spec).map(|ports| ports.captured).unwrap_or_default();
+    let owner =
+        |name: &str| running(spec).find(|container| named_ports(container).any(|port| port.name == name));
+    let taken = captured.into_iter().filter_map(|port| {
+        let owner = owner(&port.name).filter(|owner| !is_sidecar(owner))?;
+        Some(TakenName { name: port.name, container: owner.name.clone() })
+    });
+    taken.collect()
 }
 
 /// A port that is to be captured.
@@ -224,7 +258,7 @@ fn indicates_http(name: &str) -> bool {
 }
 
 /// Iterates over the named TCP ports of a container.
-fn named_ports(container: &Container) -> impl Iterator<Item = NamedPort<'_>> {
+pub(super) fn named_ports(container: &Container) -> impl Iterator<Item = NamedPort<'_>> {
     container.ports.iter().flatten().filter_map(move |port| {
         let (name, number) = named_tcp(port)?;
         Some(NamedPort { name, number, container })

@@ -8,7 +8,7 @@ use sluice_crds::INJECT_LABEL;
 use super::bounds::Bounds;
 use super::capture::{self, Ports};
 use super::config::InjectConfig;
-use super::containers::{find_sidecar, is_name_taken, taken_volume};
+use super::containers::{is_name_taken, taken_volume};
 use super::platform::{dns_problem, is_mirror, is_windows};
 use super::pod_settings::PodSettings;
 use super::resources::{NoRoom, fit};
@@ -43,13 +43,10 @@ pub fn warnings(pod: &Pod, config: &InjectConfig) -> Vec<String> {
     warnings
 }
 
-/// Decides whether a pod gets a sidecar, and which.
+/// Decides whether a pod without a sidecar gets one, and which.
 pub fn decide(pod: &Pod, config: &InjectConfig, bounds: &Bounds) -> Result<Plan, Skip> {
     let none = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&none);
-    if find_sidecar(spec).is_some() {
-        return Err(Skip::Present);
-    }
     if pod.metadata.labels.as_ref().is_some_and(is_opted_out) {
         return Err(Skip::OptedOut);
     }

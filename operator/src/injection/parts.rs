@@ -14,7 +14,7 @@ const FIELDS: &str = "metadata annotations generateName kind labels name namespa
     spec containers initContainers volumes hostNetwork terminationGracePeriodSeconds \
     affinity nodeAffinity requiredDuringSchedulingIgnoredDuringExecution nodeSelectorTerms matchExpressions key operator values \
     nodeSelector os securityContext windowsOptions dnsConfig dnsPolicy nameservers searches \
-    args resources limits requests restartPolicy volumeMounts ports containerPort protocol \
+    args resources limits requests restartPolicy volumeMounts mountPath ports containerPort protocol \
     livenessProbe readinessProbe startupProbe lifecycle postStart preStop httpGet tcpSocket port";
 
 /// Returns what a part of a pod counts, given the name of the field that contains it and its own. `None`: it is not read.

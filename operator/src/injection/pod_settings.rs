@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use sluice_crds::{GROUP, PORTS_ANNOTATION};
+use sluice_crds::{GROUP, INJECTED_ANNOTATION, PORTS_ANNOTATION};
 use sluice_host::logging::LogFormat;
 
 use super::config::InjectConfig;
@@ -103,7 +103,7 @@ fn set<T>(field: &mut T, value: T) -> Option<String> {
 fn unknown(name: &str) -> Option<String> {
     let own = name.strip_prefix(GROUP).is_some_and(|rest| rest.starts_with('/'));
     let is_resource = RESOURCES.iter().any(|(_, request, limit, _)| [*request, *limit].contains(&name));
-    let is_known = name == PORTS_ANNOTATION || is_resource;
+    let is_known = [PORTS_ANNOTATION, INJECTED_ANNOTATION].contains(&name) || is_resource;
     (own && !is_known).then(|| "Sluice has no such annotation for pods".to_owned())
 }
 

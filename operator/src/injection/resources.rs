@@ -130,17 +130,36 @@ fn set(resources: &mut ResourceRequirements, resource: Resource, share: Share) {
     }
 }
 
+/// Returns the resources of a pod itself after others have set them, with its sidecar's share, or `None` if it has none. `spec` is
+/// without the sidecar, and `noted` has the amounts that included the share. An amount that is not smaller includes it still.
+pub fn share_again(
+    spec: &PodSpec,
+    sidecar: &ResourceRequirements,
+    noted: &ResourceRequirements,
+) -> Option<ResourceRequirements> {
+    let mut pod = spec.resources.clone();
+    for resource in RESOURCES {
+        let mut totals = Totals::of(spec, resource.name, false);
+        let (now, noted) = (share(pod.as_ref()?, resource), share(noted, resource));
+        let includes = |now: Option<Amount>, noted| now.zip(noted).is_some_and(|(now, noted)| now >= noted);
+        totals.of_pod.request &= !includes(now.request, noted.request);
+        totals.of_pod.limit &= !includes(now.limit, noted.limit);
+        raise(pod.as_mut(), resource, &totals, share(sidecar, resource));
+    }
+    pod
+}
+
 /// Raises the resources of the pod itself by the sidecar's.
 fn raise(pod: Option<&mut ResourceRequirements>, resource: Resource, totals: &Totals, share: Share) {
     let Some(pod) = pod else { return };
     let (request, limit) = (share.request.or(share.limit), share.limit.or(share.request));
     let parts = [
-        (&mut pod.requests, totals.of_pod.request, totals.request.running, request),
-        (&mut pod.limits, totals.of_pod.limit, totals.limit.running, limit),
+        (&mut pod.requests, totals.of_pod.request, totals.request, request),
+        (&mut pod.limits, totals.of_pod.limit, totals.limit, limit),
     ];
     for (part, is_set, before, amount) in parts {
-        if let (true, Some(part), Some(amount)) = (is_set, part.as_mut(), amount) {
-            part.insert(resource.name.to_owned(), before.plus(amount).quantity());
+        if let (true, Some(amount)) = (is_set, amount) {
+            part.get_or_insert_default().insert(resource.name.to_owned(), before.with(amount).quantity());
         }
     }
 }

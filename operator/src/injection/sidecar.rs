@@ -14,7 +14,9 @@ use sluice_host::logging::LogFormat;
 
 use super::capture::Ports;
 use super::config::{CONFIG_MAP, CONFIG_MAP_KEY, InjectConfig};
-use super::containers::{ADMIN_ARGUMENT, IDENTITY_VOLUME, PROXY_ARGUMENT, STATE_VOLUME};
+use super::containers::{
+    ADMIN_ARGUMENT, DEBUG_ARGUMENT, IDENTITY_VOLUME, PROXY_ARGUMENT, STATE_VOLUME, TOKEN_ARGUMENT,
+};
 use super::pod_settings::PodSettings;
 use crate::args::StartupPolicy;
 
@@ -61,12 +63,7 @@ pub(super) fn container(ports: &Ports, config: &InjectConfig, settings: &PodSett
         readiness_probe: Some(probe("/readyz", 2, 1)),
         liveness_probe: Some(probe("/livez", 10, 3)),
         security_context: Some(security_context(config.platform_user)),
-        volume_mounts: Some(vec![
-            mount(IDENTITY_VOLUME, IDENTITY_PATH, true),
-            mount(STATE_VOLUME, STATE_PATH, false),
-            // Hides the application's token for the API server, which the sidecar does not need.
-            mount(IDENTITY_VOLUME, "/var/run/secrets/kubernetes.io/serviceaccount", true),
-        ]),
+        volume_mounts: Some(mounts().into()),
         ..Container::default()
     }
 }
@@ -78,10 +75,10 @@ fn args(ports: &Ports, config: &InjectConfig, settings: &PodSettings) -> Vec<Str
     args.extend([
         format!("{ADMIN_ARGUMENT}[::]:{}", ports.admin),
         // Only who can forward a port of the pod reaches it.
-        format!("--debug=127.0.0.1:{DEBUG_PORT}"),
+        format!("{DEBUG_ARGUMENT}127.0.0.1:{DEBUG_PORT}"),
         format!("--operator={}", config.control_url),
         format!("--ca-file={IDENTITY_PATH}/{CONFIG_MAP_KEY}"),
-        format!("--token-file={IDENTITY_PATH}/token"),
+        format!("{TOKEN_ARGUMENT}{IDENTITY_PATH}/token"),
         format!("--state-dir={STATE_PATH}"),
         // A native sidecar is stopped after the application, when the change of endpoints has propagated. An
         // ordinary container is stopped together with the application.
@@ -174,6 +171,16 @@ fn security_context(platform_user: bool) -> SecurityContext {
         seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), ..SeccompProfile::default() }),
         ..SecurityContext::default()
     }
+}
+
+/// Returns what the sidecar mounts.
+pub(super) fn mounts() -> [VolumeMount; 3] {
+    [
+        mount(IDENTITY_VOLUME, IDENTITY_PATH, true),
+        mount(STATE_VOLUME, STATE_PATH, false),
+        // Hides the application's token for the API server, which the sidecar does not need.
+        mount(IDENTITY_VOLUME, "/var/run/secrets/kubernetes.io/serviceaccount", true),
+    ]
 }
 
 fn mount(volume: &str, path: &str, read_only: bool) -> VolumeMount {

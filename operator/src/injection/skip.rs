@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Formatter, Result};
 
-use sluice_crds::{INJECT_LABEL, SIDECAR_CONTAINER};
+use sluice_crds::{INJECT_LABEL, INJECTED_ANNOTATION, SIDECAR_CONTAINER};
 
 use super::capture::CaptureError;
 
@@ -12,6 +12,8 @@ use super::capture::CaptureError;
 pub enum Skip {
     /// The pod has a sidecar.
     Present,
+    /// The pod had a sidecar, which something removed.
+    Removed,
     /// The pod is labelled to get none.
     OptedOut,
     /// The pod uses the host's network.
@@ -44,6 +46,7 @@ impl Skip {
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Present => "present",
+            Self::Removed => "removed",
             Self::OptedOut => "opted-out",
             Self::HostNetwork => "host-network",
             Self::Mirror => "mirror",
@@ -60,6 +63,13 @@ impl Display for Skip {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
             Self::Present => f.write_str("it has a sidecar"),
+            Self::Removed => write!(
+                f,
+                "another webhook or a MutatingAdmissionPolicy removed it after Sluice had added it. `kubectl get \
+                 mutatingwebhookconfigurations,mutatingadmissionpolicies` lists them: let it leave the container \
+                 {SIDECAR_CONTAINER} in the pod, or label the pod {INJECT_LABEL}=false. If the pod was copied from one with a \
+                 sidecar, remove the annotation {INJECTED_ANNOTATION}"
+            ),
             Self::OptedOut => write!(f, "it is labelled {INJECT_LABEL}=false"),
             Self::HostNetwork => f.write_str("it uses the network of its host"),
             Self::Mirror => f.write_str(

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 
-use super::containers::is_native_sidecar;
+use super::containers::{is_native_sidecar, numbered};
 use super::quantity::Amount;
 
 /// The requests and limits of a pod for one resource, without its sidecar.
@@ -14,14 +14,14 @@ pub struct Totals {
     pub limit: Total,
     /// Whether request and limit are to stay equal: the pod is Guaranteed, or sets both to the same amount.
     pub equal: bool,
-    /// Whether the pod itself sets the request, the limit, or both.
+    /// Which amounts the pod itself has with the sidecar's.
     pub of_pod: OfPod,
 }
 
-/// Which amounts a pod sets beside those of its containers.
+/// Which amounts a pod has beside those of its containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OfPod {
-    /// It sets the request.
+    /// It sets the request, or a limit without it.
     pub request: bool,
     /// It sets the limit.
     pub limit: bool,
@@ -45,21 +45,33 @@ impl Total {
 }
 
 impl Totals {
-    /// Adds up a resource of a pod.
+    /// Adds up a resource of a pod. Where the pod itself sets an amount, the API server fills in what is missing beside it: before
+    /// the webhook is asked, or from Kubernetes 1.37 on after it.
     #[must_use]
     pub fn of(spec: &PodSpec, resource: &str, is_guaranteed: bool) -> Self {
         let own = |part| amount(spec.resources.as_ref(), part, resource);
         let (own_request, own_limit) = (own(Part::Requests), own(Part::Limits));
-        let total = |own: Option<Amount>, part| match own {
-            Some(running) => Total { running, starting: Amount::ZERO },
-            None => add_up(spec, |container| of_container(container, part, resource)),
+        let mut containers = numbered(spec).map(|(_, _, container)| container);
+        let of_containers = |part| add_up(spec, |container| of_container(container, part, resource));
+        let fixed = |running| Total { running, starting: Amount::ZERO };
+        let requests = of_containers(Part::Requests);
+        let is_requested =
+            containers.clone().any(|container| of_container(container, Part::Requests, resource).is_some());
+        let filled = own_limit.map(|limit| if is_requested { requests.with(Amount::ZERO) } else { limit });
+        let request = own_request.or(filled).map_or(requests, fixed);
+        let limit = own_limit.map_or_else(|| of_containers(Part::Limits), fixed);
+        let is_filled = own_request.is_some()
+            && containers.all(|container| of_container(container, Part::Limits, resource).is_some());
+        let [requested, allowed] = [request, limit].map(|total| total.with(Amount::ZERO));
+        let equal = match own_limit {
+            Some(limit) => requested == limit,
+            None => is_guaranteed || is_filled && requested >= allowed,
         };
-        let sets_both_equal = own_limit.is_some() && own_request.or(own_limit) == own_limit;
         Self {
-            request: total(own_request.or(own_limit), Part::Requests),
-            limit: total(own_limit, Part::Limits),
-            equal: sets_both_equal || is_guaranteed && own_limit.is_none(),
-            of_pod: OfPod { request: own_request.is_some(), limit: own_limit.is_some() },
+            request,
+            limit,
+            equal,
+            of_pod: OfPod { request: own_request.or(own_limit).is_some(), limit: own_limit.is_some() },
         }
     }
 }
@@ -67,8 +79,7 @@ impl Totals {
 /// Reports whether a pod is of the QoS class Guaranteed by its containers.
 #[must_use]
 pub fn is_guaranteed(spec: &PodSpec) -> bool {
-    let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    containers.all(|container| {
+    numbered(spec).all(|(_, _, container)| {
         ["cpu", "memory"].iter().all(|resource| {
             let limit = of_container(container, Part::Limits, resource).filter(|limit| *limit > Amount::ZERO);
             limit.is_some() && of_container(container, Part::Requests, resource) == limit

@@ -96,7 +96,7 @@ fn render(plane: &ControlPlane, file: &Path) -> Output {
         "--namespace",
         "sluice-system",
         "--kube-version",
-        "1.34.0",
+        "1.37.0",
     ]);
     helm.args(["--api-versions", "monitoring.coreos.com/v1", "--api-versions", "cert-manager.io/v1"]);
     helm.arg("--values").arg(file).current_dir(repository_root()).output().expect("helm")

@@ -210,6 +210,65 @@ fn resources_of_pods() -> Vec<Case> {
             of_pod(json!({"limits": {"memory": "256Mi"}}), requests("100m", "64Mi")),
             Injected,
         ),
+        case("limits of the pod alone", of_pod(json!({"limits": amounts("4", "8Gi")}), json!({})), Injected),
+        case(
+            "limits of the pod, and requests of a container",
+            of_pod(json!({"limits": amounts("4", "8Gi")}), requests("100m", "64Mi")),
+            Injected,
+        ),
+        case(
+            "limits of the pod equal to a container's requests",
+            of_pod(json!({"limits": amounts("100m", "64Mi")}), requests("100m", "64Mi")),
+            Injected,
+        ),
+        case(
+            "limits of the pod, and a request of CPU",
+            of_pod(json!({"limits": amounts("4", "8Gi")}), json!({"resources": {"requests": {"cpu": "1"}}})),
+            Injected,
+        ),
+        case(
+            "limits of the pod and of a container",
+            of_pod(
+                json!({"limits": amounts("4", "8Gi")}),
+                json!({"resources": {"limits": amounts("100m", "64Mi")}}),
+            ),
+            Injected,
+        ),
+        case(
+            "limits and a request of the pod",
+            of_pod(json!({"limits": amounts("4", "8Gi"), "requests": {"cpu": "1"}}), json!({})),
+            Injected,
+        ),
+        case(
+            "requests of the pod alone",
+            of_pod(json!({"requests": amounts("4", "8Gi")}), json!({})),
+            Injected,
+        ),
+        case(
+            "requests of the pod, and equal limits of a container",
+            of_pod(
+                json!({"requests": amounts("4", "8Gi")}),
+                json!({"resources": {"limits": amounts("4", "8Gi")}}),
+            ),
+            Injected,
+        ),
+        case(
+            "requests of the pod, and limits of a container above its requests",
+            of_pod(
+                json!({"requests": amounts("4", "8Gi")}),
+                resources(amounts("100m", "64Mi"), amounts("4", "8Gi")),
+            ),
+            Injected,
+        ),
+        case(
+            "limits of the pod below an init container's requests",
+            json!({
+                "containers": [app(requests("100m", "64Mi"))],
+                "initContainers": [{"name": "setup", "image": "setup", "resources": {"requests": amounts("1", "1Gi")}}],
+                "resources": {"limits": amounts("1", "1Gi")},
+            }),
+            Injected,
+        ),
         case(
             "a Guaranteed pod",
             with(resources(amounts("500m", "256Mi"), amounts("500m", "256Mi"))),

@@ -303,7 +303,7 @@ async fn e2e_network_policies_on_the_application_s_port_are_mended_and_the_chart
             "--namespace",
             SYSTEM,
             "--kube-version",
-            "1.34.0",
+            "1.37.0",
             "--show-only",
             "templates/closed-ports.yaml",
             "--set-json",

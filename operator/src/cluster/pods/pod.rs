@@ -12,10 +12,11 @@ use sluice_config::ADMIN_PORT;
 use sluice_crds::PORTS_ANNOTATION;
 
 use crate::injection::bounds::Bounds;
-use crate::injection::capture::{self, CapturedPort, Ports};
+use crate::injection::capture::{self, CapturedPort, Ports, TakenName, taken_names};
 use crate::injection::config::InjectConfig;
 use crate::injection::containers::running;
 use crate::injection::decide::{decide, warnings};
+use crate::injection::note::Note;
 use crate::injection::skip::Skip;
 
 /// Labels of a pod. Neighbours in the table share them if they are equal, as those of most pods of a workload are.
@@ -108,6 +109,8 @@ pub struct PodFacts {
     pub injected: bool,
     /// Whether the pod uses the host's network. Such pods get no sidecar and are not counted.
     pub host_network: bool,
+    /// Names of captured ports that lead to another container than the sidecar.
+    pub taken_names: Vec<TakenName>,
     /// The ports that the sidecar captures, or would capture if the pod had one; or why the pod cannot get one.
     pub captured: Result<Vec<CapturedPort>, Skip>,
     /// Settings of the pod that do not do what they seem to, if it has a sidecar.
@@ -136,6 +139,7 @@ impl PodFacts {
         Self {
             injected: true,
             host_network: false,
+            taken_names: Vec::new(),
             captured: Ok(Vec::new()),
             warnings: Vec::new(),
             admin: 0,
@@ -151,10 +155,15 @@ impl PodFacts {
         let spec = pod.spec.as_ref().unwrap_or(&none);
         let of_sidecar = capture::of_sidecar(spec);
         let injected = of_sidecar.is_some();
-        let ports = of_sidecar.map_or_else(|| decide(pod, config, bounds).map(|plan| plan.ports), Ok);
+        let ports = match of_sidecar {
+            Some(ports) => Ok(ports),
+            None if Note::read(pod).is_some() => Err(Skip::Removed),
+            None => decide(pod, config, bounds).map(|plan| plan.ports),
+        };
         Self {
             injected,
             host_network: spec.host_network.unwrap_or(false),
+            taken_names: taken_names(spec),
             warnings: if injected { warnings(pod, config) } else { Vec::new() },
             admin: ports.as_ref().map_or(ADMIN_PORT, |ports| ports.admin),
             captured: ports.map(|Ports { captured, .. }| captured),

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::args::{LogFormat, StartupPolicy};
-use crate::injection::capture::{self, CaptureError};
+use crate::injection::capture::{self, CaptureError, CapturedPort};
 use crate::injection::config::{guaranteed_resources, resources};
 
 pub(crate) mod patches;

@@ -210,3 +210,51 @@ fn a_large_init_container_leaves_the_request_as_it_is() {
     let fitted = fit(&spec, &bounds, &configured(), &configured(), &guaranteed()).unwrap();
     assert_eq!(amounts(&fitted), "10m 1, 32Mi 128Mi");
 }
+
+#[test]
+fn what_the_api_server_fills_in_is_raised_before_and_after_it_does() {
+    let amounts = |cpu: &str, memory: &str| json!({"cpu": cpu, "memory": memory});
+    let (large, small) = (amounts("4", "8Gi"), amounts("100m", "64Mi"));
+    // What the pod sets, what its container sets, and the requests of the pod that the API server fills in without a sidecar.
+    let variants = [
+        (json!({"limits": large}), json!({}), large.clone()),
+        (json!({"limits": large}), json!({"requests": small}), small.clone()),
+        (json!({"limits": large}), json!({"limits": small}), small.clone()),
+        (json!({"limits": small}), json!({"requests": small}), small.clone()),
+        (json!({"limits": large}), json!({"requests": {"cpu": "1"}}), amounts("1", "8Gi")),
+        (json!({"limits": {"memory": "8Gi"}}), json!({}), json!({"memory": "8Gi"})),
+        (json!({"limits": {"memory": "8Gi"}}), json!({"requests": small}), small.clone()),
+        (json!({"limits": large, "requests": large}), json!({}), large.clone()),
+        (json!({"limits": large, "requests": small}), json!({}), small.clone()),
+        (json!({"limits": large, "requests": {"cpu": "1"}}), json!({}), amounts("1", "8Gi")),
+        (json!({"requests": large}), json!({}), large.clone()),
+        (json!({"requests": large}), json!({"limits": large}), large.clone()),
+        (json!({"requests": large}), json!({"limits": large, "requests": small}), large.clone()),
+    ];
+    for (of_pod, container, filled) in variants {
+        let mut before = of_pod.clone();
+        before["requests"] = filled.clone();
+        // From 1.37 on the webhook is asked first, until 1.36 it gets what was filled in.
+        for of_pod in [of_pod, before.clone()] {
+            let fitted = fitted(&pod(&container, &of_pod), &Bounds::default()).unwrap();
+            let raised = fitted.pod.unwrap();
+            for resource in RESOURCES {
+                let set: ResourceRequirements = serde_json::from_value(of_pod.clone()).unwrap();
+                let plain: ResourceRequirements = serde_json::from_value(before.clone()).unwrap();
+                let [set, plain, raised, own] =
+                    [&set, &plain, &raised, &fitted.sidecar].map(|resources| share(resources, resource));
+                if set == Share::default() {
+                    continue;
+                }
+                let name = resource.name;
+                let request = plain.request.unwrap().plus(own.request.unwrap());
+                assert_eq!(raised.request, Some(request), "{name}: {of_pod} {container}");
+                let limit = plain.limit.map(|limit| limit.plus(own.limit.unwrap()));
+                assert_eq!(raised.limit, limit, "{name}: {of_pod} {container}");
+                if plain.request == plain.limit {
+                    assert_eq!(raised.request, raised.limit, "{name}: {of_pod} {container}");
+                }
+            }
+        }
+    }
+}

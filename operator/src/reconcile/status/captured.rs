@@ -56,6 +56,7 @@ fn by_sidecars(observed: &Observed<'_>) -> Finding {
             let message = format!("Pod {} cannot get a sidecar: {error}.", pod.pod.name);
             let reason = match error {
                 Skip::Capture(_) => reasons::NO_NAMED_PORT,
+                Skip::Removed => reasons::SIDECAR_REMOVED,
                 _ => reasons::NOT_INJECTED,
             };
             return Finding::new("False", reason, message);

@@ -39,6 +39,7 @@ pub(super) fn pod(name: &str) -> CountedPod {
         facts: Arc::new(PodFacts {
             injected: true,
             host_network: false,
+            taken_names: Vec::new(),
             captured: Ok(Vec::new()),
             warnings: Vec::new(),
             admin: ADMIN_PORT,

@@ -13,6 +13,7 @@ use super::text::{list, part_of, plural};
 use crate::cluster::pods::pod::Pod;
 use crate::distribution::session::Confirmation;
 use crate::injection::decide::is_opted_out;
+use crate::injection::skip::Skip;
 use crate::leadership::LEADER_GRACE;
 use crate::reconcile::facts::{CountedPod, Injection, Outcome, PENDING};
 use crate::reconcile::select_pods::SelectedPods;
@@ -248,6 +249,10 @@ fn not_injected(observed: &Observed<'_>) -> Option<Programmed> {
     }
     // A new pod would be like this one.
     let uncapturable = bare.iter().find_map(|pod| Some((&pod.pod.name, pod.facts.captured.as_ref().err()?)));
+    let reason = match uncapturable {
+        Some((_, Skip::Removed)) => reasons::SIDECAR_REMOVED,
+        Some(_) | None => reasons::NOT_INJECTED,
+    };
     let message = match uncapturable {
         Some((pod, error)) => format!("Pod {pod} cannot get a sidecar: {error}. Then recreate the pod."),
         None => {
@@ -264,7 +269,7 @@ fn not_injected(observed: &Observed<'_>) -> Option<Programmed> {
             format!("{text}. To add it, {}.", add_sidecars(observed, &pods))
         }
     };
-    Some(Programmed::new("False", reasons::NOT_INJECTED, message))
+    Some(Programmed::new("False", reason, message))
 }
 
 /// Reports whether a pod should have got a sidecar: it is younger than the label of its namespace and than the operator. A

@@ -4,9 +4,25 @@ use k8s_openapi::api::core::v1::{Lifecycle, LifecycleHandler, SleepAction};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::*;
+use crate::injection::capture::CapturedPort;
+use crate::injection::changes::DEFAULT_GRACE_SECONDS;
+use crate::injection::sidecar::PRE_STOP_SECONDS;
 
 pub(super) fn inject(mut pod: Pod, config: &InjectConfig) -> Result<Pod, Skip> {
     let plan = decide(&pod, config, &Bounds::default())?;
+    let before = json!(pod.spec.as_ref().and_then(|spec| spec.resources.as_ref()));
+    let after = json!(plan.pod_resources);
+    let mut note = json!({"captured": {}, "resources": {}});
+    for (part, name) in [("requests", "cpu"), ("requests", "memory"), ("limits", "cpu"), ("limits", "memory")]
+    {
+        if before[part][name] != after[part][name] {
+            note["resources"][part][name] = after[part][name].clone();
+        }
+    }
+    for port in &plan.ports.captured {
+        note["captured"][&port.name] = port.application.into();
+    }
+    pod.metadata.annotations.get_or_insert_default().insert("sluice.dev/injected".into(), note.to_string());
     pod.spec = Some(add_sidecar(pod.spec.unwrap_or_default(), &plan, config));
     Ok(pod)
 }

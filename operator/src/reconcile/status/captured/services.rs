@@ -9,7 +9,7 @@ use sluice_crds::PORTS_ANNOTATION;
 use super::bypass::{Bypass, Kind};
 use crate::cluster::pods::pod::PodFacts;
 use crate::cluster::services::{Service, ServicePort};
-use crate::injection::capture::CapturedPort;
+use crate::injection::capture::{CapturedPort, TakenName};
 use crate::reconcile::facts::CountedPod;
 use crate::reconcile::status::mend;
 
@@ -37,11 +37,11 @@ pub(super) fn bypasses(namespace: &str, pod: &CountedPod, services: &[Arc<Servic
 pub(super) fn ports(namespace: &str, pod: &CountedPod, service: &Service) -> Vec<Bypass> {
     let route =
         Route { namespace, pod, service, captured: pod.facts.captured.as_deref().unwrap_or_default() };
-    let mut texts: Vec<String> = if service.headless {
-        service.ports.iter().filter_map(|port| route.by_address(port)).collect()
-    } else {
-        service.ports.iter().filter_map(|port| route.by_target(port)).collect()
+    let text = |port| {
+        let by_name = route.by_taken_name(port);
+        by_name.or_else(|| if service.headless { route.by_address(port) } else { route.by_target(port) })
     };
+    let mut texts: Vec<String> = service.ports.iter().filter_map(text).collect();
     if service.headless && service.is_portless {
         texts.extend(route.without_ports());
     }
@@ -83,6 +83,20 @@ struct Route<'a> {
 }
 
 impl Route<'_> {
+    /// Returns how a port of a Service leads to another container that has the captured name too.
+    fn by_taken_name(&self, port: &ServicePort) -> Option<String> {
+        let taken = &self.pod.facts.taken_names;
+        let TakenName { name, container } =
+            taken.iter().find(|taken| port.target == IntOrString::String(taken.name.clone()))?;
+        Some(format!(
+            "Port {} of Service {} targets port {name} of the pods, which Kubernetes finds at container {container} of pod {} \
+             instead of its sidecar. The container got this name after the webhook of Sluice: `kubectl get \
+             mutatingwebhookconfigurations,mutatingadmissionpolicies` lists what may change pods. Remove the name from the \
+             container there, then recreate the pods.",
+            port.port, self.service.name, self.pod.pod.name
+        ))
+    }
+
     /// Returns how a port of a Service with a cluster address bypasses the sidecar. Clients reach the port that
     /// the Service targets.
     fn by_target(&self, port: &ServicePort) -> Option<String> {

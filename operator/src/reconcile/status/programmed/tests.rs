@@ -105,9 +105,13 @@ async fn pods_without_a_sidecar_come_with_the_commands_that_add_it() {
              run `kubectl -n shop rollout restart deployment/web`."
         )
     );
-    let captured = Err(Skip::Capture(CaptureError::NoNamedPort));
-    let uncapturable = CountedPod { facts: Arc::new(PodFacts { captured, ..(*bare.facts).clone() }), ..bare };
-    let message = message(vec![uncapturable]);
+    let skipped = |skip| {
+        let facts = PodFacts { captured: Err(skip), ..(*bare.facts).clone() };
+        CountedPod { facts: Arc::new(facts), ..bare.clone() }
+    };
+    let removed = compute(vec![skipped(Skip::Removed)], Duration::from_secs(60), None);
+    assert_eq!(removed.finding.reason, "SidecarRemoved");
+    let message = message(vec![skipped(Skip::Capture(CaptureError::NoNamedPort))]);
     assert!(
         message.starts_with("Pod a cannot get a sidecar: no container has a named TCP port"),
         "{message}"

@@ -44,6 +44,30 @@ fn a_service_that_targets_the_sidecar_does_not_bypass_it() {
 }
 
 #[test]
+fn a_service_by_name_leads_to_the_first_container_that_has_the_name() {
+    let captured = |headless: bool, change: fn(&mut Value)| {
+        let mut pod = pod("a");
+        change(&mut pod["spec"]);
+        let ports = json!([{"port": 8790, "targetPort": "http"}]);
+        let address = if headless { json!("None") } else { json!(null) };
+        let service = service("web", &json!({"clusterIP": address, "ports": ports}));
+        Shop { pods: vec![counted(&pod)], ..Shop::default() }.service(service).captured()
+    };
+    for headless in [true, false] {
+        let (reason, message) =
+            captured(headless, |spec| spec["containers"][0]["ports"][0]["name"] = json!("http"));
+        assert_eq!(reason, reasons::BYPASSED_BY_SERVICE);
+        let told = "Port 8790 of Service web targets port http of the pods, which Kubernetes finds at container app of pod a";
+        assert!(message.starts_with(told), "{message}");
+        let behind = captured(headless, |spec| {
+            let native = json!({"name": "n", "restartPolicy": "Always", "ports": [{"name": "http", "containerPort": 1}]});
+            spec["initContainers"].as_array_mut().unwrap().push(native);
+        });
+        assert_eq!(behind.0, reasons::ALL_TRAFFIC, "{}", behind.1);
+    }
+}
+
+#[test]
 fn a_service_that_targets_the_application_is_mended_by_the_command() {
     let shop = || {
         let ports = json!([{"port": 81, "protocol": "UDP"}, {"port": 80, "targetPort": 8080}]);
