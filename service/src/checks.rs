@@ -29,6 +29,7 @@ use sluice_engine::checks::{
     SettleError,
 };
 use sluice_host::serve::is_grpc;
+use sluice_host::serve::table::NoRoom;
 use sluice_limiter::{MAX_COUNT, Period};
 
 use crate::callers::{Callers, Sender};
@@ -324,8 +325,11 @@ async fn check(
         };
         let is_large = body.len() > LARGE;
         let body = if is_large {
+            let Some(turn) = door.metrics.work.large(asker.whose(), BUDGET).await else {
+                return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, NoRoom.to_string()));
+            };
             let headers = headers.clone();
-            apart(move || parse::<CheckBody>(&headers, &body)).await?
+            apart(turn, move || parse::<CheckBody>(&headers, &body)).await?
         } else {
             parse::<CheckBody>(&headers, &body)?
         };
@@ -349,8 +353,13 @@ async fn check(
     let wait = wait.filter(|one| !one.allowed).filter_map(|one| one.retry_after_seconds).max();
     let mut response = match answered {
         Answered::One(answer) => Json(answer).into_response(),
-        Answered::Many(answers) if is_large => apart(|| Json(answers).into_response()).await,
-        Answered::Many(answers) => Json(answers).into_response(),
+        Answered::Many(answers) => {
+            let turn = if is_large { door.metrics.work.large(asker.whose(), BUDGET).await } else { None };
+            match turn {
+                Some(turn) => apart(turn, || Json(answers).into_response()).await,
+                None => Json(answers).into_response(),
+            }
+        }
     };
     if is_denied && denied != StatusCode::OK {
         *response.status_mut() = denied;

@@ -17,6 +17,9 @@ use crate::callers::Caller;
 const CAPACITY: usize = 256;
 /// Counters that wait for their turn, of all callers.
 const ROOM: usize = 1 << 18;
+/// Large bodies that are read, or whose answers are written, at a time, and those that wait for that.
+const LARGE: usize = 4;
+const LARGE_ROOM: usize = 1 << 10;
 
 /// Whose question it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -61,6 +64,7 @@ impl Drop for Waiting<'_> {
 #[derive(Debug, Clone)]
 pub(crate) struct Work {
     turns: Turns<Whose>,
+    large: Turns<Whose>,
     waiting: Gauge,
     late: Counter,
 }
@@ -78,7 +82,13 @@ impl Work {
             "Questions and checks whose turn did not come in time, so that onStoreFailure decided",
             late.clone(),
         );
-        Self { turns: Turns::new(CAPACITY, ROOM), waiting, late }
+        let (turns, large) = (Turns::new(CAPACITY, ROOM), Turns::new(LARGE, LARGE_ROOM));
+        Self { turns, large, waiting, late }
+    }
+
+    /// Waits for the turn of a large body, so long at most.
+    pub(crate) async fn large(&self, whose: Whose, time: Duration) -> Option<Turn<Whose>> {
+        self.large.turn(&whose, 1, Instant::now() + time).await.ok()
     }
 
     /// Waits for the turn of a question about so many counters, which has a time in all. Returns the turn with the time that is left for

@@ -1,7 +1,8 @@
 //! One way to serve a port: HTTP/1 and HTTP/2, so gRPC too, with TLS or without, bounded alike whoever serves and whoever asks.
 //!
 //! - [`table`]: connections in all, by peer, and of strangers, and the bytes of requests. [`choice`]: which connections make room.
-//! - `when_woken`: what a connection waits for beside its requests. [`stream`], [`body`]: what is counted. [`turns`]: whose work is next when there is more than can be done at once.
+//! - [`stream`], [`body`]: what is counted. `when_woken`: what a connection waits for beside its requests. [`turns`]: whose work is next
+//!   when there is more than can be done at once.
 
 mod body;
 pub mod choice;

@@ -130,7 +130,8 @@ impl<K: Eq + Hash + Clone> Turns<K> {
                 return Err(TooLate);
             }
             state.waiting += weight;
-            if own == 0 {
+            let waits = state.callers.get(caller).is_some_and(|caller| !caller.queue.is_empty());
+            if !waits {
                 state.order.push_back(caller.clone());
                 // It waits for nothing but room, so nothing overtakes it.
                 state.is_blocked |= in_hand == 0;

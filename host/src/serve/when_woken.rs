@@ -1,11 +1,10 @@
 //! A future that is polled when it is woken, and not whenever its task is.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use futures::task::AtomicWaker;
 use pin_project_lite::pin_project;
 
 pin_project! {
@@ -15,7 +14,7 @@ pin_project! {
         future: F,
         state: Arc<State>,
         waker: Waker,
-        // The task that is woken.
+        // The task that is woken, as in the state.
         task: Waker,
     }
 }
@@ -23,7 +22,13 @@ pin_project! {
 #[derive(Debug)]
 struct State {
     is_woken: AtomicBool,
-    task: AtomicWaker,
+    task: Mutex<Waker>,
+}
+
+impl State {
+    fn task(&self) -> MutexGuard<'_, Waker> {
+        self.task.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Wake for State {
@@ -33,14 +38,15 @@ impl Wake for State {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.is_woken.store(true, Release);
-        self.task.wake();
+        self.task().wake_by_ref();
     }
 }
 
 impl<F> WhenWoken<F> {
     pub(super) fn new(future: F) -> Self {
-        let state = Arc::new(State { is_woken: AtomicBool::new(true), task: AtomicWaker::new() });
-        Self { future, waker: state.clone().into(), state, task: Waker::noop().clone() }
+        let task = Waker::noop();
+        let state = Arc::new(State { is_woken: AtomicBool::new(true), task: Mutex::new(task.clone()) });
+        Self { future, waker: state.clone().into(), state, task: task.clone() }
     }
 }
 
@@ -49,16 +55,12 @@ impl<F: Future> Future for WhenWoken<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        let is_known = this.task.will_wake(context.waker());
-        if is_known && !this.state.is_woken.load(Acquire) {
-            return Poll::Pending;
-        }
-        if !is_known {
+        // Before the flag is looked at, so that no wake is lost in between.
+        if !this.task.will_wake(context.waker()) {
             this.task.clone_from(context.waker());
+            this.state.task().clone_from(context.waker());
         }
-        // A wake takes the waker. It is there again before the flag is cleared, so no wake is lost in between.
-        this.state.task.register(context.waker());
-        if !this.state.is_woken.swap(false, AcqRel) {
+        if !this.state.is_woken.load(Acquire) || !this.state.is_woken.swap(false, AcqRel) {
             return Poll::Pending;
         }
         this.future.poll(&mut Context::from_waker(this.waker))

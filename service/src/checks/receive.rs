@@ -9,18 +9,17 @@ use http::{HeaderMap, StatusCode};
 use http_body_util::LengthLimitError;
 use serde::de::DeserializeOwned;
 use sluice_host::serve::table::NoRoom;
+use sluice_host::serve::turns::Turn;
 use sluice_host::serve::{BodyError, cause};
-use tokio::sync::Semaphore;
 
 use crate::checks::json::Object;
 use crate::checks::problem::Problem;
+use crate::work::Whose;
 
 /// Longest body, in bytes.
 const MAX_BODY: usize = 1 << 20;
 /// Bytes of a body that takes long to be read, as its answer to be written: other requests must not wait for that.
 pub(super) const LARGE: usize = 16 << 10;
-/// Most threads for such bodies.
-const LARGE_AT_A_TIME: usize = 2;
 /// Most bytes of a body that are received although nobody looks at it, and the longest time for that.
 const MAX_DISCARDED: usize = 1 << 16;
 const DISCARD: Duration = Duration::from_secs(5);
@@ -56,11 +55,16 @@ pub(super) async fn receive(body: Body) -> Result<Bytes, Problem> {
     })
 }
 
-/// Does work about a large body on a thread beside those that serve.
-pub(super) async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    static AT_A_TIME: Semaphore = Semaphore::const_new(LARGE_AT_A_TIME);
-    // It is never closed.
-    let _permit = AT_A_TIME.acquire().await;
+/// Does work about a large body on a thread beside those that serve, for as long as it has its turn.
+pub(super) async fn apart<T: Send + 'static>(
+    turn: Turn<Whose>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let work = move || {
+        // Also if nobody waits for it any more.
+        let _turn = turn;
+        work()
+    };
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {

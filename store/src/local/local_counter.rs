@@ -27,6 +27,8 @@ pub(super) struct LocalCounter {
     /// Records of what was admitted here and is not flushed to the store.
     unflushed: Records,
     last_known: Option<KnownUsage>,
+    /// Whether the store may have some of what is not flushed.
+    may_be_charged: bool,
     /// For each rate, the limit with that rate alone, with the largest number that any tier has shown. Usage is flushed
     /// under it, because a smaller number has no room for what a larger one has admitted.
     pub(super) widest: SmallVec<[Arc<LimitSpec>; 1]>,
@@ -43,6 +45,8 @@ pub(crate) struct UnflushedUsage {
     pub(crate) admitted: u64,
     /// Usage that the store must already have, unless it has lost it.
     pub(crate) least_in_store: u64,
+    /// Whether a charge of it was sent whose outcome is unknown.
+    pub(crate) may_be_charged: bool,
 }
 
 impl LocalCounter {
@@ -71,6 +75,7 @@ impl LocalCounter {
             records,
             unflushed,
             last_known,
+            may_be_charged: false,
             widest: plan.single_rate_specs.clone(),
         }
     }
@@ -126,6 +131,7 @@ impl LocalCounter {
     /// Removes the usage to flush. Rates without local and without last known usage are left out.
     pub(super) fn take_unflushed(&mut self, now: u64) -> SmallVec<[UnflushedUsage; 1]> {
         let (unflushed, last_known) = (std::mem::take(&mut self.unflushed), self.last_known.take());
+        let may_be_charged = std::mem::take(&mut self.may_be_charged);
         let mut usages = SmallVec::new();
         for (n, rate) in self.limit.rates.iter().enumerate() {
             let phase = rate.phase(self.key.0);
@@ -141,7 +147,7 @@ impl LocalCounter {
                 _ => 0,
             };
             if admitted > 0 || least_in_store > 0 {
-                usages.push(UnflushedUsage { rate: n, record, admitted, least_in_store });
+                usages.push(UnflushedUsage { rate: n, record, admitted, least_in_store, may_be_charged });
             }
         }
         usages
@@ -165,6 +171,7 @@ impl LocalCounter {
             None => rate.charge(newer, at, usage.admitted),
         };
         self.unflushed.push(record);
+        self.may_be_charged |= usage.may_be_charged;
         if usage.least_in_store > 0 && usage.rate < MAX_KNOWN_RATES {
             let last_known =
                 self.last_known.get_or_insert(KnownUsage { at: now, used: [0; MAX_KNOWN_RATES] });

@@ -62,32 +62,33 @@ impl<S: Backend> RemoteCore<S> {
         &self,
         limit: &Arc<LimitSpec>,
         key: KeyHash,
-        usage: &UnflushedUsage,
+        usage: &mut UnflushedUsage,
     ) -> Result<(), StoreError> {
         let counter = |cost| Counter { limit: limit.clone(), key, cost };
-        let mut lost = 0;
-        if usage.least_in_store > 0 {
-            let response = self.store.check(smallvec![counter(0)]).await?;
-            let in_store = limit.rates.first().zip(response.decisions.first());
-            let in_store = in_store.map(|(rate, decision)| rate.used_after(decision));
-            // Other keys have used the overflow counter, and it shows nothing of what the store has lost of this one.
-            if !response.key_usages.any_overflowed() {
-                lost = in_store.map_or(0, |in_store| usage.least_in_store.saturating_sub(in_store));
-            }
+        let response = self.store.check(smallvec![counter(0)]).await?;
+        // Other keys have used the overflow counter, and it shows nothing of what the store has lost of this one.
+        let is_shared = response.key_usages.any_overflowed();
+        let in_store = limit.rates.first().zip(response.decisions.first());
+        let in_store = in_store.map(|(rate, decision)| rate.used_after(decision)).filter(|_| !is_shared);
+        let lost = in_store.map_or(0, |in_store| usage.least_in_store.saturating_sub(in_store));
+        if is_shared || usage.may_be_charged {
+            return self.acquire_usage(counter, usage.admitted.saturating_add(lost)).await;
         }
         self.acquire_usage(counter, lost).await?;
         if usage.admitted == 0 {
             return Ok(());
         }
-        // Also what is above the number: a refund of it must free no room that others use.
+        // Also what is above the number: a refund of it must free no room that others use. But once: without an answer nobody knows
+        // whether it was charged, and then the number bounds it.
+        usage.may_be_charged = true;
         let delta = usage.admitted.min(MAX_COUNT) as i64;
         let (limit, charged) = (limit.clone(), self.time.store_now());
         let charge = Settlement { limit, key, charged, delta, overflowed: false, least: 0 };
         self.store.settle(charge).await.map(drop)
     }
 
-    /// Acquires what the store has lost of a counter, or as much of it as the limit has room for, because others do the same. Takes few
-    /// calls: first in large units, then in small ones.
+    /// Acquires `amount`, or as much as the limit has room for, in few calls: first in large units, then in
+    /// small ones.
     async fn acquire_usage(&self, counter: impl Fn(u64) -> Counter, amount: u64) -> Result<(), StoreError> {
         let mut left = amount;
         while left > 0 {
@@ -114,7 +115,7 @@ struct RunningFlush<S: Backend> {
 
 impl<S: Backend> RunningFlush<S> {
     async fn run(mut self) {
-        let UsageFlush { limits, key, usages, .. } = &self.flush;
+        let UsageFlush { limits, key, usages, .. } = &mut self.flush;
         for usage in usages {
             let Some(limit) = limits.get(usage.rate) else { continue };
             if let Err(error) = self.core.add_usage(limit, *key, usage).await {

@@ -145,8 +145,8 @@ impl Sentinels {
         is_told: bool,
         verification: &Verification,
     ) -> Option<Connected> {
-        // As if attempts had failed before.
-        let failed = 1;
+        // As if attempts had failed before, but for sentinels that all processes ask at once: that takes more connections.
+        let failed = u32::from(!is_told);
         let named = candidates(&self.opinions(failed, None).await.ok()?, Some(current));
         let in_use = self.used.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let epoch_in_use = in_use.filter(|(address, _)| address == current).map(|(_, epoch)| epoch);

@@ -26,9 +26,13 @@ const BEGIN: Duration = Duration::from_secs(1);
 /// Events of a new master: at the sentinel that leads the failover, and at the others, which the first one tells at once. Its own
 /// `+switch-master` comes when all other replicas follow.
 const CHANNELS: [&str; 2] = ["+promoted-slave", "+switch-master"];
-/// Attempts to find the master that was told of, and the longest pause before one: all processes hear of it at once.
+/// Attempts to find the master that was told of, and the longest pause before the first one, which doubles: all processes hear of it at
+/// once.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(200);
+/// Longest time until it tries again to listen, after a sentinel that has no room, and after one that refuses the right.
+const LISTEN_AGAIN: Duration = Duration::from_secs(60);
+const WITHOUT_RIGHT: Duration = Duration::from_secs(600);
 /// Longest time until a sentinel has confirmed that it will tell.
 const CONFIRM: Duration = Duration::from_secs(2);
 
@@ -38,7 +42,7 @@ pub(crate) struct MasterWatch {
     found: oneshot::Receiver<Box<Connected>>,
 }
 
-/// What the watch hears.
+/// The event that ends a wait.
 enum Heard {
     /// There may be another master.
     Event,
@@ -84,8 +88,9 @@ impl Drop for MasterWatch {
 impl Sentinels {
     /// Waits for a master that is to be preferred to the one in use.
     async fn watch(&self, current: &str, verification: &Verification) -> Connected {
-        let (mut events, mut may_listen) = (None, true);
-        let mut next = Instant::now() + BEGIN.mul_f64(rand::random());
+        let mut events = None;
+        let mut next = within(BEGIN);
+        let mut listen_at = next;
         loop {
             let heard = tokio::select! {
                 heard = self.event(&mut events) => heard,
@@ -93,15 +98,22 @@ impl Sentinels {
             };
             let is_told = matches!(heard, Heard::Event);
             match heard {
-                // At the next interval it listens to another one: one that accepts and leaves must not be tried all the time.
+                // Not at once: one that accepts and leaves must not be tried all the time.
                 Heard::Lost => {
                     events = None;
+                    next = next.min(within(INTERVAL));
                     continue;
                 }
                 Heard::Event => {}
                 Heard::Nothing => {
-                    if events.is_none() && may_listen {
-                        events = self.listen(&mut may_listen).await;
+                    // Who is told nothing finds out whether the sentinel is still there.
+                    if let Some(listening) = &mut events
+                        && !matches!(timeout(CONFIRM, listening.subscribe(&CHANNELS)).await, Ok(Ok(())))
+                    {
+                        events = None;
+                    }
+                    if events.is_none() && listen_at <= Instant::now() {
+                        (events, listen_at) = self.listen().await;
                     }
                     let mean = if events.is_some() { INTERVAL_WHEN_TOLD } else { INTERVAL };
                     // At different times, and not at that of the outage after which all began.
@@ -111,38 +123,46 @@ impl Sentinels {
                     }
                 }
             }
-            for _ in 0..if is_told { ATTEMPTS } else { 1 } {
+            for attempt in 0..if is_told { ATTEMPTS } else { 1 } {
                 if is_told {
-                    sleep(PAUSE.mul_f64(rand::random())).await;
+                    sleep((PAUSE * (1 << attempt)).mul_f64(rand::random())).await;
                 }
                 if let Some(connected) = self.replacement(current, is_told, verification).await {
                     return connected;
                 }
             }
+            next = next.min(within(INTERVAL));
         }
     }
 
-    /// Begins to listen to the next sentinel. `None` if it cannot be used. Without the right to, it says so once.
-    async fn listen(&self, may_listen: &mut bool) -> Option<PubSub> {
-        let sentinel = self.sentinels.get(self.next.fetch_add(1, Relaxed) % self.sentinels.len().max(1))?;
+    /// Begins to listen to the next sentinel. Otherwise returns when to try again. Without the right to, it says so once.
+    async fn listen(&self) -> (Option<PubSub>, Instant) {
+        let again = within(LISTEN_AGAIN);
+        let at = self.next.fetch_add(1, Relaxed) % self.sentinels.len().max(1);
+        let Some(sentinel) = self.sentinels.get(at) else { return (None, again) };
         let listening = async {
+            // By the resolver that keeps no lookups of a silent name server.
+            sentinel.addresses().await?;
             let mut events = sentinel.client.get_async_pubsub().await?;
             events.subscribe(&CHANNELS).await?;
             RedisResult::Ok(events)
         };
-        let error = match timeout(CONFIRM, listening).await.ok()? {
-            Ok(events) => return Some(events),
-            Err(error) => error,
+        let error = match timeout(CONFIRM, listening).await {
+            Ok(Ok(events)) => return (Some(events), Instant::now()),
+            Ok(Err(error)) => error,
+            Err(_) => return (None, again),
         };
-        *may_listen = classify(&error) != FaultCause::NotPermitted;
-        if !*may_listen && !self.is_deaf.swap(true, Relaxed) {
+        if classify(&error) != FaultCause::NotPermitted {
+            return (None, again);
+        }
+        if !self.is_deaf.swap(true, Relaxed) {
             tracing::warn!(
                 address = sentinel.address,
                 error = loggable(&error),
                 "without the rights +subscribe, &+promoted-slave and &+switch-master at the sentinels a planned failover is noticed late"
             );
         }
-        None
+        (None, Instant::now() + WITHOUT_RIGHT)
     }
 
     /// Waits for an event of this master.
@@ -156,6 +176,11 @@ impl Sentinels {
         }
         Heard::Lost
     }
+}
+
+/// Returns an instant at random within a time from now.
+fn within(time: Duration) -> Instant {
+    Instant::now() + time.mul_f64(rand::random())
 }
 
 /// Reports whether an event is about this master. It names it first, or behind ` @ ` if it is about one of its replicas.
