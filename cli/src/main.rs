@@ -134,7 +134,7 @@ fn main() -> ExitCode {
     match command {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            sluice_host::logging::say(&output::printable(&format!("{error:#}")));
+            sluice_host::logging::say(&output::printable(&sluice_host::logging::told(error.as_ref())));
             ExitCode::FAILURE
         }
     }

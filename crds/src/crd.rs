@@ -13,6 +13,9 @@ pub fn crd_files() -> Vec<(String, String)> {
     let file = |(_, mut crd): (&str, Value)| {
         let mut text = String::from("# Generated from crds/src by `make generate`. Do not edit.\n");
         finish(&mut crd, false);
+        if let Some(spec) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec") {
+            make_atomic(spec);
+        }
         text.push_str(&serde_saphyr::to_string(&crd).unwrap_or_default());
         (format!("{}.yaml", crd["metadata"]["name"].as_str().unwrap_or_default()), text)
     };
@@ -45,6 +48,8 @@ pub(crate) fn members_of(schema: &Value) -> Option<Vec<&str>> {
 /// - A list without a list type is atomic. Otherwise two appliers could merge their entries.
 /// - Nothing in a list has a default: the API server would add it to what was applied, and GitOps tools, which
 ///   compare whole lists, would report a difference for ever. Defaults are applied when a policy is compiled.
+/// - Nothing is nullable, because the lists are not. The API server drops the null of a field that is not, and server-side apply
+///   refuses it.
 /// - Each paragraph of a description is one line. `kubectl explain` wraps text to the terminal and would keep
 ///   the line breaks of the doc comments. The entries of a list stay on lines of their own.
 fn finish(schema: &mut Value, in_list: bool) {
@@ -71,6 +76,7 @@ fn finish(schema: &mut Value, in_list: bool) {
             if fields.get("type").is_some_and(|kind| kind == "array") {
                 fields.entry("x-kubernetes-list-type").or_insert_with(|| json!("atomic"));
             }
+            fields.remove("nullable");
             // A field named `default` would be an object with a type.
             if in_list && fields.contains_key("type") {
                 fields.remove("default");
@@ -87,6 +93,18 @@ fn finish(schema: &mut Value, in_list: bool) {
         }
         Value::Array(items) => items.iter_mut().for_each(|item| finish(item, in_list)),
         _ => {}
+    }
+}
+
+/// Makes the objects in an object atomic, so that server-side apply replaces each as a whole. Otherwise one that loses its last field
+/// becomes null instead of empty, and where one of several fields must be set, another manager could not set another one.
+fn make_atomic(object: &mut Value) {
+    for (_, field) in object["properties"].as_object_mut().into_iter().flatten() {
+        if field["type"] == "object" {
+            field["x-kubernetes-map-type"] = json!("atomic");
+        } else if field["x-kubernetes-list-type"] == "map" {
+            make_atomic(&mut field["items"]);
+        }
     }
 }
 

@@ -16,6 +16,13 @@ use crate::violation::{UNKNOWN_FIELD, Violation};
 /// Number of violations after which no further ones are looked for.
 const MAX_VIOLATIONS: usize = 200;
 
+/// Tells an operator whose CustomResourceDefinitions were upgraded before it what it lacks.
+const NEWER: &str = concat!(
+    ". If the CustomResourceDefinition has this field, it is newer than this version of Sluice, ",
+    env!("CARGO_PKG_VERSION"),
+    ", which must be upgraded"
+);
+
 /// Returns the schemas of the kinds: of their whole objects.
 fn schemas() -> &'static BTreeMap<&'static str, Value> {
     static SCHEMAS: OnceLock<BTreeMap<&'static str, Value>> = OnceLock::new();
@@ -165,13 +172,13 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
                             .into_iter()
                             .flat_map(|p| p.keys().map(String::as_str))
                             .collect();
-                        let message = match &known[..] {
-                            [] => format!("{UNKNOWN_FIELD}: this object has no fields"),
-                            known => {
-                                let meant = hints::meant(name, known, schema);
-                                format!("{UNKNOWN_FIELD}: {meant}known fields are {}", known.join(", "))
-                            }
+                        let meant = hints::meant(name, &known, schema);
+                        let fields = match &known[..] {
+                            [] => "this object has no fields".to_owned(),
+                            known => format!("known fields are {}", known.join(", ")),
                         };
+                        let newer = if meant.is_empty() { NEWER } else { "" };
+                        let message = format!("{UNKNOWN_FIELD}: {meant}{fields}{newer}");
                         found.push(Violation::new(path, message));
                     }
                 }

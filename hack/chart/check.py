@@ -46,7 +46,6 @@ def run(*command, text=""):
 def render(case, version, *more):
     """Renders the chart with a values file, or with the defaults."""
     apis = [f"--api-versions={api}" for api in apis_of(case)]
-    apis.append("--api-versions=admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy")
     values = [f"--values={case}"] if case else []
     command = ["helm", "template", "sluice", "charts/sluice", "--namespace=sluice-system"]
     return run(*command, f"--kube-version={version}", *apis, *values, *more)
@@ -132,6 +131,43 @@ def check_refusals():
             ok, text = render(None, VERSIONS[-1], f"--values={file.name}")
         if ok or refused["reason"] not in text:
             problems.append(f"{refused['values']} should be refused with {refused['reason']!r}: {text[-300:]}")
+
+
+def scalars(values, path=()):
+    """Yields the paths of all values that have a default and no values of their own."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from scalars(value, (*path, key))
+        elif value != "" and not isinstance(value, list):
+            yield (*path, key)
+
+
+def emptied(before, after, path=""):
+    """Yields the fields that had a value before, and have an empty one after."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in before.keys() & after.keys():
+            yield from emptied(before[key], after[key], f"{path}.{key}")
+    elif isinstance(before, list) and isinstance(after, list):
+        for at, (one, other) in enumerate(zip(before, after)):
+            yield from emptied(one, other, f"{path}[{at}]")
+    elif before not in (None, "") and after in (None, ""):
+        yield path
+
+
+def check_nulls():
+    """In Helm, null removes a default. It must leave no field empty: either nothing needs the value, or it is refused."""
+    def objects(*more):
+        ok, text = render(HERE / "values/everything.yaml", VERSIONS[-1], "--set=service.autoscaling.enabled=false", *more)
+        named = {(d["kind"], d["metadata"]["name"]): d for d in yaml.safe_load_all(text) if d} if ok else {}
+        return ok, text, named
+
+    _, _, before = objects()
+    for path in scalars(yaml.safe_load((ROOT / "charts/sluice/values.yaml").read_text())):
+        key = ".".join(part.replace(".", "\\.") for part in path)
+        ok, text, after = objects(f"--set={key}=null")
+        empty = [f"{name} {field}" for name, found in after.items() for field in emptied(before.get(name), found)]
+        if empty or not ok and path[-1] not in text:
+            problems.append(f"{key}: null: {empty or text[-300:]}")
 
 
 def check_alerts():
@@ -274,6 +310,7 @@ def main():
     check_health()
     check_alerts()
     check_refusals()
+    check_nulls()
     if problems:
         sys.exit("\n".join(problems))
 

@@ -2,6 +2,7 @@
 //! its own writes the lines, so that no request waits for a reader that does not read. Lines that find no room, or that cannot be
 //! written, are dropped and counted.
 
+use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -57,6 +58,24 @@ pub fn init(format: LogFormat, filter: &str) -> Result<LastLines, InvalidLogFilt
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
     Ok(LastLines(()))
+}
+
+/// Returns the text of an error with its causes, each of them once. Some libraries repeat the causes of an error in its own text, in
+/// several forms.
+#[must_use]
+pub fn told(error: &(dyn Error + 'static)) -> String {
+    let mut causes = vec![error.to_string()];
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        causes.push(error.to_string());
+        cause = error.source();
+    }
+    let own = causes.iter().enumerate().map(|(n, text)| match causes.get(n + 1) {
+        Some(cause) if cause == text => "",
+        Some(cause) => text.split_once(&format!(": {cause}")).map_or(text.as_str(), |(own, _)| own),
+        None => text,
+    });
+    own.filter(|own| !own.is_empty()).collect::<Vec<_>>().join(": ")
 }
 
 /// Says something on standard error that is no line of the log, such as why a process ends. A failure changes nothing.
@@ -187,6 +206,34 @@ mod tests {
             assert!(Instant::now() < end, "{} of {lines}", DROPPED.load(Relaxed));
             thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// An error as those of the client of Kubernetes.
+    #[derive(Debug, thiserror::Error)]
+    enum Failure {
+        #[error("no right: Forbidden")]
+        Status,
+        #[error("ApiError: {0} ({0:?})")]
+        Api(#[source] Box<Self>),
+        #[error("cannot list: {0}")]
+        Watch(#[source] Box<Self>),
+        #[error(transparent)]
+        Plain(Box<Self>),
+        #[error("the policies could not be read")]
+        Context(#[source] Box<Self>),
+    }
+
+    #[test]
+    fn each_cause_of_an_error_is_told_once() {
+        let api = || Failure::Api(Box::new(Failure::Status));
+        assert_eq!(told(&api()), "ApiError: no right: Forbidden");
+        let watch = Failure::Watch(Box::new(Failure::Plain(Box::new(api()))));
+        assert_eq!(told(&watch), "cannot list: ApiError: no right: Forbidden");
+        let context = Failure::Context(Box::new(watch));
+        assert_eq!(
+            told(&context),
+            "the policies could not be read: cannot list: ApiError: no right: Forbidden"
+        );
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The binary of the operator. It parses the command line and runs.
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser as _;
 use sluice_crds::EXPRESSION_THREAD;
 use sluice_host::{logging, worker};
+use sluice_operator::Args;
 use sluice_operator::args::Command;
 use tikv_jemallocator::Jemalloc;
 
@@ -24,15 +26,28 @@ fn abort_on_panics() {
     }));
 }
 
-fn main() -> anyhow::Result<()> {
+/// Directives of the log before those of the user. The watches log their errors themselves, each once.
+const LOG: &str = "kube_runtime::watcher=error,";
+
+fn main() -> ExitCode {
     abort_on_panics();
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let args = sluice_operator::Args::parse();
+    let args = Args::parse();
     // A typing error in a value of the chart must not keep a cluster without an operator.
-    let _last_lines = logging::init(args.log_format, &args.log).or_else(|error| {
+    let _last_lines = logging::init(args.log_format, &format!("{LOG}{}", args.log)).or_else(|error| {
         logging::say(&format!("{error}: using `info`"));
-        logging::init(args.log_format, "info")
-    })?;
+        logging::init(args.log_format, &format!("{LOG}info"))
+    });
+    match run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            logging::say(&format!("Error: {}", logging::told(error.as_ref())));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> anyhow::Result<()> {
     worker::runtime_with_threads(2)?.block_on(async {
         match args.command {
             None => sluice_operator::run(args).await,

@@ -2,6 +2,7 @@
 //! accepts and name the field of what they reject.
 
 mod documentation;
+mod server_side_apply;
 mod words;
 
 use serde_json::{Value, json};

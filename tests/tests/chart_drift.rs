@@ -33,7 +33,6 @@ fn render(plane: &ControlPlane) -> String {
     let mut helm = Command::new(plane.helm());
     helm.args(["template", "sluice", "charts/sluice", "--namespace", SYSTEM]);
     helm.args(["--kube-version", "1.37.0"]);
-    helm.args(["--api-versions", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"]);
     helm.args(["--set", "operator.networkPolicy.enabled=true", "--set", "redis.networkPolicy.enabled=true"]);
     helm.args(["--set", "monitoring.dashboards.enabled=true", "--set", "tenantStores.enabled=true"]);
     // Quantities that the API server would write in another way.

@@ -15,6 +15,7 @@ mod fixture;
 mod pods;
 mod quotas;
 mod resets;
+mod review;
 mod sessions;
 mod status;
 mod targets;

@@ -6,6 +6,7 @@ use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use sluice_config::client_pages::{NamedClient, PEEK, PeekQuestion, Peeked};
 use sluice_engine::Engine;
+use sluice_host::logging::told;
 
 use super::lines;
 use crate::cluster::args::SidecarArgs;
@@ -75,7 +76,7 @@ impl ClientArgs {
         for answer in answers {
             match answer.result {
                 Ok(peeked) => return Ok((answer.source, peeked)),
-                Err(error) => errors.push((answer.source, format!("{error:#}"))),
+                Err(error) => errors.push((answer.source, told(error.as_ref()))),
             }
         }
         // All pods without the policy say the same.

@@ -12,6 +12,7 @@ use kube::api::ListParams;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sluice_crds::{SERVICE_LABEL, SIDECAR_CONTAINER};
+use sluice_host::logging::told;
 
 use super::args::SidecarArgs;
 use super::ask::{ask_address, ask_pod};
@@ -95,7 +96,7 @@ impl<T> Display for Silent<'_, T> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         for answer in self.0 {
             if let Err(error) = &answer.result {
-                writeln!(f, "{}: {}", answer.source, printable(&format!("{error:#}")))?;
+                writeln!(f, "{}: {}", answer.source, printable(&told(error.as_ref())))?;
             }
         }
         Ok(())

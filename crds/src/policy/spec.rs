@@ -73,7 +73,8 @@ pub struct RateLimitPolicySpec {
     ///   of gateways that an entry of `matches` with `rls` names.
     #[serde(default = "enforced_by::sidecar")]
     #[schemars(length(min = 1, max = 2))]
-    #[x_kube(merge_strategy = ListMerge::Set)]
+    // A set would be merged with its own default by server-side apply.
+    #[x_kube(validation = Rule::new("self.size() < 2 || self[0] != self[1]").message("an enforcer is listed twice"))]
     pub enforced_by: Vec<Enforcer>,
     /// Effect of the limits:
     /// - Enforce (default): requests over a limit are rejected.
@@ -239,6 +240,9 @@ impl RateLimitPolicySpec {
         };
         let of_limits = self.limits.iter().map(|limit| &limit.selection);
         let selections = of_limits.chain(self.concurrency.iter().map(|limit| &limit.selection));
+        if matches!(self.enforced_by[..], [one, other] if one == other) {
+            at.at("enforcedBy").violation("lists an enforcer twice");
+        }
         let mut domains =
             selections.flat_map(|selection| &selection.matches).filter_map(|entry| entry.rls.as_ref());
         if self.store_ref.is_some() && domains.any(|rls| !is_own(&rls.domain)) {

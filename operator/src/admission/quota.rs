@@ -11,6 +11,7 @@ use kube::core::{Expression, Selector};
 use serde_json::Value;
 use sluice_crds::compile::Compiled;
 use sluice_crds::{Installation, compile};
+use sluice_host::logging::told;
 use sluice_store::MAX_COUNTERS;
 use tokio::sync::Semaphore;
 
@@ -90,7 +91,7 @@ impl Quotas {
         let reading = Namespace::read(client, installation, &new.policy.namespace, &new_usage, self);
         let namespace = match tokio::time::timeout(TIMEOUT, reading).await {
             Ok(Ok(namespace)) => namespace,
-            Ok(Err(error)) => return unchecked(&error.to_string()),
+            Ok(Err(error)) => return unchecked(&told(&error)),
             Err(_) => return unchecked("the API server did not respond in time"),
         };
         let problem = self.exceeded(&new_usage, is_update, growth, &namespace)?;

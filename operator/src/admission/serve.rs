@@ -26,7 +26,7 @@ use sluice_host::serve::{BodyError, Peer, cause};
 use tokio::time::Instant;
 
 use crate::admission::read::{POLICY, Parts};
-use crate::admission::review::Reviewer;
+use crate::admission::review::{Review as Reviewed, Reviewer};
 use crate::cluster::limit_ranges::LimitRanges;
 use crate::injection::changes::Injected;
 use crate::injection::config::InjectConfig;
@@ -112,6 +112,21 @@ impl Request<'_> {
     /// Reads parts of the object.
     fn read(&self, parts: Parts) -> serde_json::Result<Value> {
         parts.read(self.object.map_or("null", RawValue::get))
+    }
+
+    /// Reports whether the object has the spec that it had. The API server writes both in the same form.
+    fn keeps_spec(&self) -> bool {
+        #[derive(Deserialize)]
+        struct Object<'a> {
+            #[serde(borrow)]
+            spec: &'a RawValue,
+        }
+        fn spec(object: Option<&RawValue>) -> Option<&str> {
+            let object: Object<'_> = serde_json::from_str(object?.get()).ok()?;
+            Some(object.spec.get())
+        }
+        let old = spec(self.old_object);
+        old.is_some() && old == spec(self.object)
     }
 }
 
@@ -235,19 +250,24 @@ async fn validate_policy(
 
 async fn validate_reviewed(admission: &Admission, body: &[u8]) -> serde_json::Result<ReviewBody> {
     let (request, mut response) = receive(body)?;
-    let object = match request.read(POLICY) {
-        Ok(object) => object,
-        Err(error) => return Ok(Json(response.deny(error).into_review())),
+    let (mut review, is_probe) = match request.read(POLICY) {
+        Ok(object) => {
+            let metadata = &object["metadata"];
+            // The API server has set both, and nothing is told about another namespace.
+            let namespace = metadata["namespace"].as_str().unwrap_or_default();
+            if request.namespace.as_deref() != Some(namespace) || !is_label(namespace) {
+                let reason = "the namespace of the object is not the one of the request";
+                return Ok(Json(response.deny(reason).into_review()));
+            }
+            let is_probe = request.dry_run && metadata["generateName"] == PROBE_NAME;
+            (admission.reviewer.review(object, request.old_object).await, is_probe)
+        }
+        Err(error) => (Reviewed { rejection: Some(error.to_string()), warnings: Vec::new() }, false),
     };
-    // The API server has set both, and nothing is told about another namespace.
-    let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
-    if request.namespace.as_deref() != Some(namespace) || !is_label(namespace) {
-        let reason = "the namespace of the object is not the one of the request";
-        return Ok(Json(response.deny(reason).into_review()));
+    // Otherwise nobody could delete an object with finalizers, or label it, that is not valid any more.
+    if let Some(reason) = review.rejection.take_if(|_| request.keeps_spec()) {
+        review.warnings.push(format!("this object is admitted only because its spec is as before: {reason}"));
     }
-    let is_probe =
-        request.dry_run && object["metadata"]["generateName"].as_str().is_some_and(|name| name == PROBE_NAME);
-    let review = admission.reviewer.review(object, request.old_object).await;
     let outcome = match &review.rejection {
         Some(_) if is_probe => "probe",
         Some(_) => "refused",

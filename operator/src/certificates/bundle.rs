@@ -57,7 +57,9 @@ impl Bundle {
         }
         let serving_ends = expiry(&next.certificate)?;
         if serving_ends < now + DAY * (SERVING_DAYS / 3) {
-            if let Some((signer, signer_key)) = next.successor.take() {
+            // One that is new is trusted nowhere yet. It signs only if the old one would end before the certificate.
+            let is_known = self.successor.is_some() || expiry(&next.signer)? < now + DAY * SERVING_DAYS;
+            if let Some((signer, signer_key)) = next.successor.take_if(|_| is_known) {
                 (next.signer, next.signer_key) = (signer, signer_key);
             }
             (next.certificate, next.key) = new_serving(&next.signer, &next.signer_key, names, now)?;

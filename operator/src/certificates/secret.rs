@@ -11,6 +11,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ObjectMeta, PostParams};
 use rustls::ServerConfig;
+use sluice_host::logging::told;
 use sluice_host::serve::Tls;
 use tokio::sync::watch;
 
@@ -148,7 +149,7 @@ async fn await_external(api: &Api<Secret>, name: &str) -> Serving {
     loop {
         match read_external(api, name).await {
             Ok(serving) => return serving,
-            Err(error) => tracing::warn!("waiting for the serving certificate: {error:#}"),
+            Err(error) => tracing::warn!("waiting for the serving certificate: {}", told(error.as_ref())),
         }
         tokio::time::sleep(AWAIT_EVERY).await;
     }

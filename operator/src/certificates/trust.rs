@@ -9,11 +9,15 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
 use kube::api::{Api, ObjectMeta, Patch, PatchParams};
 use kube::runtime::watcher;
+use sluice_host::logging::told;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::cluster::watch::{Change, follow};
 use crate::injection::config::{CONFIG_MAP, CONFIG_MAP_KEY};
+
+#[cfg(test)]
+mod tests;
 
 /// Interval between attempts to write a ConfigMap that cannot be written.
 const RETRY: Duration = Duration::from_secs(30);
@@ -33,10 +37,11 @@ struct Inner {
 #[derive(Default)]
 struct State {
     listed: bool,
-    /// The authorities in the ConfigMap of each namespace.
+    /// The authorities in the ConfigMap of each namespace, as the watch has reported them.
     present: BTreeMap<String, Option<String>>,
-    /// Number of changes that the watch has reported of the ConfigMap of each namespace.
-    reported: BTreeMap<String, u64>,
+    /// The authorities that were written since the watch has reported a change of the ConfigMap of each namespace. It will report that
+    /// write, or a later one.
+    written: BTreeMap<String, String>,
     /// The reason why the ConfigMap of a namespace could not be written, and the time of the last attempt.
     failed: BTreeMap<String, (String, Instant)>,
 }
@@ -46,25 +51,30 @@ impl AuthorityMaps {
     pub async fn watch(&self, client: kube::Client) {
         let api: Api<ConfigMap> = Api::all(client);
         let config = watcher::Config::default().fields(&format!("metadata.name={CONFIG_MAP}"));
-        follow(watcher::watcher(api, config), |change| {
-            let mut state = self.lock();
-            match change {
-                Change::Applied(map) => {
-                    let namespace = map.namespace().unwrap_or_default();
-                    let authority = map.data.and_then(|mut data| data.remove(CONFIG_MAP_KEY));
-                    *state.reported.entry(namespace.clone()).or_default() += 1;
-                    state.present.insert(namespace, authority);
-                }
-                Change::Deleted { namespace, .. } => {
-                    state.reported.remove(&namespace);
-                    state.present.remove(&namespace);
-                }
-                Change::Listed => state.listed = true,
+        follow(watcher::watcher(api, config), |change| self.observe(change)).await;
+    }
+
+    fn observe(&self, change: Change<ConfigMap>) {
+        let mut state = self.lock();
+        match change {
+            Change::Applied(map) => {
+                let namespace = map.namespace().unwrap_or_default();
+                let authority = map.data.and_then(|mut data| data.remove(CONFIG_MAP_KEY));
+                state.written.remove(&namespace);
+                state.present.insert(namespace, authority);
             }
-            drop(state);
-            self.0.changed.notify_one();
-        })
-        .await;
+            Change::Deleted { namespace, .. } => {
+                state.written.remove(&namespace);
+                state.present.remove(&namespace);
+            }
+            Change::Listed => {
+                state.listed = true;
+                // What was deleted before the list is not reported.
+                state.written.clear();
+            }
+        }
+        drop(state);
+        self.0.changed.notify_one();
     }
 
     /// Writes the ConfigMap into each of the namespaces that does not have it so. Returns the namespaces whose problem has
@@ -78,47 +88,43 @@ impl AuthorityMaps {
         let mut changed = BTreeSet::new();
         let due: Vec<String> = {
             let mut state = self.lock();
-            if !state.listed {
+            let State { listed, present, written, failed } = &mut *state;
+            if !*listed {
                 return (BTreeSet::new(), None);
             }
-            state.failed.retain(|namespace, _| namespaces.contains(namespace));
-            // One that somebody else has put right has no problem any more.
             let is_right = |namespace: &String| {
-                state.present.get(namespace).is_some_and(|present| present.as_deref() == Some(authority))
+                present.get(namespace).is_some_and(|present| present.as_deref() == Some(authority))
             };
-            let mended: Vec<_> =
-                state.failed.keys().filter(|namespace| is_right(namespace)).cloned().collect();
-            for namespace in mended {
-                state.failed.remove(&namespace);
-                changed.insert(namespace);
-            }
+            failed.retain(|namespace, _| namespaces.contains(namespace));
+            // One that somebody else has put right has no problem any more.
+            changed.extend(
+                failed.extract_if(.., |namespace, _| is_right(namespace)).map(|(namespace, _)| namespace),
+            );
             let lacks = |namespace: &&String| {
-                state.present.get(*namespace).is_none_or(|present| present.as_deref() != Some(authority))
-                    && state.failed.get(*namespace).is_none_or(|(_, at)| at.elapsed() >= RETRY)
+                !is_right(namespace)
+                    && written.get(*namespace).is_none_or(|written| written != authority)
+                    && failed.get(*namespace).is_none_or(|(_, at)| at.elapsed() >= RETRY)
             };
             namespaces.iter().filter(lacks).cloned().collect()
         };
         for namespace in due {
-            let reported = self.lock().reported.get(&namespace).copied();
+            // Before the write: the watch may be faster than the response.
+            self.lock().written.insert(namespace.clone(), authority.to_owned());
             let written = write(client, &namespace, authority).await;
-            let exists = written == Ok(true);
-            let problem = written.err();
-            if let Some(problem) = &problem {
-                tracing::warn!(namespace, "the ConfigMap {CONFIG_MAP} could not be written: {problem}");
+            if written != Ok(true) {
+                self.lock().written.remove(&namespace);
             }
+            let problem = written.err();
             let mut state = self.lock();
             let before = state.failed.remove(&namespace).map(|(problem, _)| problem);
             if before != problem {
                 changed.insert(namespace.clone());
-            }
-            match problem {
-                Some(problem) => drop(state.failed.insert(namespace, (problem, Instant::now()))),
-                // The watch reports it soon. Until then it is not written again, unless the watch has reported a change meanwhile: that may
-                // be what somebody else has written since.
-                None if exists && state.reported.get(&namespace).copied() == reported => {
-                    state.present.insert(namespace, Some(authority.to_owned()));
+                if let Some(problem) = &problem {
+                    tracing::warn!(namespace, "the ConfigMap {CONFIG_MAP} could not be written: {problem}");
                 }
-                None => {}
+            }
+            if let Some(problem) = problem {
+                state.failed.insert(namespace, (problem, Instant::now()));
             }
         }
         let retry = (!self.lock().failed.is_empty()).then_some(RETRY);
@@ -163,6 +169,6 @@ async fn write(client: &kube::Client, namespace: &str, authority: &str) -> Resul
             Ok(false)
         }
         Err(kube::Error::Api(status)) => Err(status.message.chars().take(MAX_ANSWER).collect()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(told(&error)),
     }
 }

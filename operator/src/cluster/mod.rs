@@ -10,7 +10,7 @@
 //! - [`pods`]: running pods, by their metadata; the containers of a single pod.
 //! - [`targets`]: workloads that policies refer to, watched while one does.
 //! - [`objects`]: a table of the objects of one kind, trimmed to the fields that matter.
-//! - [`services`]: Services and the ports that they target.
+//! - [`services`]: Services and the ports that they target. [`inference_pools`]: InferencePools, which lead to pods like Services.
 //! - [`endpoint_slices`]: EndpointSlices that do not follow from the selector of a Service.
 //! - [`network_policies`]: NetworkPolicies that restrict the clients of pods.
 //! - [`settings`]: the settings of the installation.
@@ -18,6 +18,7 @@
 //! - [`namespaces`]: namespaces whose pods get sidecars.
 
 pub mod endpoint_slices;
+pub mod inference_pools;
 pub mod limit_ranges;
 pub mod namespaces;
 pub mod network_policies;

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use futures::StreamExt as _;
 use kube::api::Api;
-use kube::runtime::watcher;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Error, Event, Result};
 use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
@@ -22,6 +24,9 @@ pub trait Trimmed: Sized + PartialEq + Send + Sync + 'static {
     /// Label selector of the objects that are watched. All of them by default.
     const LABELS: Option<&'static str> = None;
 
+    /// Whether clusters may lack the kind. Without it there are no objects.
+    const IS_OPTIONAL: bool = false;
+
     /// Reads the fields, or returns `None` if the object does not matter.
     fn read(object: Self::Object) -> Option<Self>;
 }
@@ -32,6 +37,14 @@ type Table<T> = BTreeMap<String, BTreeMap<String, Arc<T>>>;
 /// All objects of one kind that matter.
 pub struct Objects<T> {
     table: Arc<RwLock<Table<T>>>,
+}
+
+/// Takes the answer to a list of a kind that is not installed for an empty list.
+fn none_if_not_installed<K>(event: Result<Event<K>>) -> Result<Event<K>> {
+    match event {
+        Err(Error::InitialListFailed(kube::Error::Api(status))) if status.code == 404 => Ok(Event::InitDone),
+        event => event,
+    }
 }
 
 impl<T> Default for Objects<T> {
@@ -45,7 +58,12 @@ impl<T: Trimmed> Objects<T> {
     pub async fn watch(&self, client: kube::Client, mut on_change: impl FnMut(NamespaceChange<'_>) + Send) {
         let api: Api<T::Object> = Api::all(client);
         let config = watcher::Config { label_selector: T::LABELS.map(Into::into), ..Default::default() };
-        follow(watcher::watcher(api, config), |change| {
+        let stream = watcher::watcher(api, config);
+        let stream = match T::IS_OPTIONAL {
+            true => stream.default_backoff().map(none_if_not_installed).left_stream(),
+            false => stream.right_stream(),
+        };
+        follow(stream, |change| {
             let (namespace, name, object) = match change {
                 Change::Applied(object) => {
                     (object.namespace().unwrap_or_default(), object.name_any(), T::read(object))

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -12,7 +11,6 @@ use k8s_openapi::{ByteString, NamespaceResourceScope};
 use kube::Resource;
 use kube::api::Api;
 use kube::runtime::WatchStreamExt as _;
-use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
 use serde::de::DeserializeOwned;
 use sluice_crds::policy::ContentKind;
@@ -20,10 +18,9 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::cluster::wanted::Wanted;
+use crate::cluster::watch::Failure;
 use crate::object_key::ObjectKey;
 
-/// Interval at which a watch that fails is tried again, and so the longest time after which a new right is noticed.
-const RETRY_EVERY: Duration = Duration::from_secs(5);
 /// Largest number of objects of a namespace that are watched at the same time.
 const MAX_OF_NAMESPACE: usize = 64;
 /// Largest size of the content of a namespace, and of all content, in bytes.
@@ -133,21 +130,6 @@ impl Drop for Watched {
     fn drop(&mut self) {
         self.task.abort();
     }
-}
-
-/// A delay that stays the same.
-struct Constant;
-
-impl Iterator for Constant {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        Some(RETRY_EVERY)
-    }
-}
-
-impl Backoff for Constant {
-    fn reset(&mut self) {}
 }
 
 impl<O: Ord + Clone + Send + 'static> References<O> {
@@ -271,10 +253,11 @@ where
 {
     let api: Api<K> = Api::namespaced(client, &key.object.namespace);
     let config = watcher::Config::default().fields(&format!("metadata.name={}", key.object.name));
-    let mut stream = std::pin::pin!(watcher::watcher(api, config).backoff(Constant));
+    let mut stream = std::pin::pin!(watcher::watcher(api, config).default_backoff());
     let found = |object: K| Reference::Found(Arc::new(object.into()));
-    let mut listed = None;
+    let (mut listed, mut failure) = (None, Failure::default());
     while let Some(event) = stream.next().await {
+        event.iter().for_each(|event| failure.end(event));
         let new = match event {
             Ok(Event::Init) => {
                 listed = None;
@@ -288,10 +271,7 @@ where
             Ok(Event::Apply(object)) => found(object),
             Ok(Event::Delete(_)) => Reference::NotFound,
             Err(error) if is_forbidden(&error) => Reference::NotPermitted,
-            Err(error) => {
-                tracing::warn!(object = %key, "a watch failed and will be restarted: {error}");
-                Reference::Unreadable(error.to_string())
-            }
+            Err(error) => Reference::Unreadable(failure.log(&key.to_string(), &error)),
         };
         let Some(shared) = shared.upgrade() else { return };
         shared.set(&key, id, new);

@@ -1,6 +1,7 @@
 //! Services. Their targets decide whether traffic bypasses the sidecars.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -12,9 +13,20 @@ use crate::cluster::objects::{Objects, Trimmed};
 /// All Services, except those that are only a DNS alias.
 pub type Services = Objects<Service>;
 
-/// A Service.
+/// The kind of what leads to pods by their labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A Service.
+    Service,
+    /// An InferencePool of the Gateway API.
+    InferencePool,
+}
+
+/// A Service, or what leads to pods like one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
+    /// Its kind.
+    pub kind: Kind,
     /// Name of the Service.
     pub name: String,
     /// Labels of the pods that the Service selects. A Service without a selector selects no pods.
@@ -48,6 +60,12 @@ impl Service {
     }
 }
 
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {}", self.kind, self.name)
+    }
+}
+
 impl Trimmed for Service {
     type Object = core::Service;
 
@@ -61,6 +79,7 @@ impl Trimmed for Service {
         }
         let ports = spec.ports.unwrap_or_default();
         Some(Self {
+            kind: Kind::Service,
             name,
             selector: spec.selector.unwrap_or_default(),
             headless: spec.cluster_ip.as_deref() == Some("None"),

@@ -6,8 +6,9 @@ use std::fmt::Debug;
 
 use futures::{Stream, StreamExt as _};
 use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{Event, Result};
+use kube::runtime::watcher::{Error, Event, Result};
 use kube::{Resource, ResourceExt as _};
+use sluice_host::logging::told;
 
 #[cfg(test)]
 mod tests;
@@ -39,6 +40,29 @@ pub enum NamespaceChange<'a> {
     Listed,
 }
 
+/// The reason for which a watch fails. It is logged once, however often the watch is tried again.
+#[derive(Default)]
+pub struct Failure(Option<String>);
+
+impl Failure {
+    /// Logs an error, unless it is the one before. Returns its text.
+    pub fn log(&mut self, of: &str, error: &Error) -> String {
+        let error = told(error);
+        if self.0.as_ref() != Some(&error) {
+            tracing::warn!(of, "a watch fails and is tried again: {error}");
+            self.0 = Some(error.clone());
+        }
+        error
+    }
+
+    /// Takes an event. The one that begins a list does not tell yet whether the watch works.
+    pub fn end<K>(&mut self, event: &Event<K>) {
+        if !matches!(event, Event::Init) {
+            self.0 = None;
+        }
+    }
+}
+
 /// Follows a watch and passes on its changes. An object that is deleted and created again under its name is
 /// reported as deleted before it is reported as applied.
 pub async fn follow<K>(
@@ -52,7 +76,9 @@ pub async fn follow<K>(
     // read.
     let mut known: BTreeMap<(String, String), String> = BTreeMap::new();
     let mut listing: BTreeMap<(String, String), String> = BTreeMap::new();
+    let mut failure = Failure::default();
     while let Some(event) = stream.next().await {
+        event.iter().for_each(|event| failure.end(event));
         match event {
             // A list that broke off has been reported in part.
             Ok(Event::Init) => known.append(&mut listing),
@@ -84,12 +110,7 @@ pub async fn follow<K>(
                     .unwrap_or_default();
                 on_change(Change::Deleted { namespace, name, uid });
             }
-            Err(error) => {
-                tracing::warn!(
-                    kind = std::any::type_name::<K>(),
-                    "watch failed and will be restarted: {error}"
-                );
-            }
+            Err(error) => drop(failure.log(std::any::type_name::<K>(), &error)),
         }
     }
 }

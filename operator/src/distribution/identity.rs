@@ -10,6 +10,7 @@ use kube::api::{Api, ObjectMeta, PostParams};
 use sluice_config::TOKEN_AUDIENCE;
 use sluice_crds::SIDECAR_CONTAINER;
 use sluice_crds::policy::Enforcer;
+use sluice_host::logging::told;
 
 use crate::cluster::pods::Pods;
 use crate::cluster::pods::pod::{Labels, Pod};
@@ -45,7 +46,7 @@ pub enum Denied {
     #[error("the pod {0} has no container `{SIDECAR_CONTAINER}`")]
     NoSidecar(String),
     /// The API server could not review the token.
-    #[error("the API server could not review the token: {0}")]
+    #[error("the API server could not review the token: {}", told(.0))]
     Api(#[from] kube::Error),
     /// The API server did not respond in time.
     #[error("the API server did not respond in time")]

@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use sluice_config::TOKEN_AUDIENCE;
 use sluice_config::message::TokenKeys as PublishedKeys;
+use sluice_host::logging::told;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
@@ -177,7 +178,7 @@ impl TokenKeys {
 
     async fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, String> {
         let request = axum::http::Request::get(path).body(Vec::new()).map_err(|error| error.to_string())?;
-        self.client.request(request).await.map_err(|error| format!("{path}: {error}"))
+        self.client.request(request).await.map_err(|error| format!("{path}: {}", told(&error)))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -26,7 +26,7 @@ pub struct UnlimitedPod {
     pub pod: Arc<Pod>,
     /// The reason why it applies no limits.
     pub reason: Unlimited,
-    /// Names of the Services.
+    /// The Services, such as `Service web`.
     pub services: Vec<String>,
 }
 

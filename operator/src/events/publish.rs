@@ -7,6 +7,7 @@ use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::{Api, Client};
+use sluice_host::logging::told;
 use tokio::time::Instant;
 
 use super::pods::reference;
@@ -33,7 +34,7 @@ pub async fn publish(client: Client, instance: &str, mut waiting: Waiting) {
         }
         match tokio::time::timeout(TIMEOUT, send(&client, &recorder, &reported)).await {
             Ok(Ok(())) => sent.remember(&reported, Instant::now()),
-            Ok(Err(error)) => tracing::warn!("an event could not be written: {error}"),
+            Ok(Err(error)) => tracing::warn!("an event could not be written: {}", told(&error)),
             Err(_) => tracing::warn!("an event could not be written: the API server does not respond"),
         }
         tokio::time::sleep(PAUSE).await;

@@ -10,6 +10,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::runtime::watcher;
+use sluice_host::logging::told;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
@@ -78,7 +79,9 @@ impl Leadership {
             match self.try_acquire(&mut seen).await {
                 Ok(true) => return,
                 Ok(false) => {}
-                Err(error) => tracing::warn!("the lease could not be acquired, trying again: {error:#}"),
+                Err(error) => {
+                    tracing::warn!("the lease could not be acquired, trying again: {}", told(error.as_ref()));
+                }
             }
             let _ = timeout(ACQUIRE_EVERY, changed.notified()).await;
         }
@@ -135,7 +138,9 @@ impl Leadership {
             match tokio::time::timeout_at(renewed + RENEW_DEADLINE, self.renew()).await {
                 Ok(Ok(true)) => renewed = Instant::now(),
                 Ok(Ok(false)) => return anyhow::anyhow!("another replica has taken the lease"),
-                Ok(Err(error)) => tracing::warn!("the lease could not be renewed, trying again: {error:#}"),
+                Ok(Err(error)) => {
+                    tracing::warn!("the lease could not be renewed, trying again: {}", told(error.as_ref()));
+                }
                 Err(_) => tracing::warn!("the lease could not be renewed: the API server does not respond"),
             }
             if renewed.elapsed() >= RENEW_DEADLINE {
@@ -167,7 +172,9 @@ impl Leadership {
         };
         match timeout(RELEASE_TIMEOUT, releasing).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!("the lease could not be released and will expire: {error}"),
+            Ok(Err(error)) => {
+                tracing::warn!("the lease could not be released and will expire: {}", told(&error));
+            }
             Err(_) => {
                 tracing::warn!(
                     "the lease could not be released and will expire: the API server does not respond"

@@ -9,6 +9,7 @@ use anyhow::{Context as _, anyhow};
 use sluice_config::policy::Mode;
 use sluice_host::drain::{self, DrainSignal};
 use sluice_host::listen::bind;
+use sluice_host::logging::told;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
@@ -187,7 +188,10 @@ impl Leader {
         loop {
             let taken = self.control_service().take_over().await;
             if let Err(error) = &taken {
-                tracing::warn!("the control Service could not be pointed at this replica: {error:#}");
+                tracing::warn!(
+                    "the control Service could not be pointed at this replica: {}",
+                    told(error.as_ref())
+                );
             }
             // A late write of a former leader may have changed it.
             tokio::time::sleep(if taken.is_ok() { REFRESH_EVERY } else { RETRY }).await;
@@ -206,7 +210,7 @@ impl Leader {
         loop {
             tokio::time::sleep(REFRESH_EVERY).await;
             if let Err(error) = self.certificates.refresh(true).await {
-                tracing::warn!("the certificates could not be refreshed: {error:#}");
+                tracing::warn!("the certificates could not be refreshed: {}", told(error.as_ref()));
             }
         }
     }
@@ -220,7 +224,7 @@ impl Leader {
             let kept =
                 service::keep(self.client.clone(), &self.certificates, &service.namespace, &service.name);
             if let Err(error) = kept.await {
-                tracing::warn!("the certificate of the service could not be kept: {error:#}");
+                tracing::warn!("the certificate of the service could not be kept: {}", told(error.as_ref()));
             }
             tokio::time::sleep(REFRESH_EVERY).await;
         }
@@ -362,6 +366,10 @@ async fn watch_cluster(context: &Context) {
         NamespaceChange::Changed(namespace) => queue_namespace(namespace),
         NamespaceChange::Listed => set_listed(|listed| listed.services = true),
     });
+    let inference_pools = context.inference_pools.watch(context.client.clone(), |change| match change {
+        NamespaceChange::Changed(namespace) => queue_namespace(namespace),
+        NamespaceChange::Listed => set_listed(|listed| listed.inference_pools = true),
+    });
     let endpoint_slices = context.endpoint_slices.watch(context.client.clone(), |change| match change {
         NamespaceChange::Changed(namespace) => queue_namespace(namespace),
         NamespaceChange::Listed => set_listed(|listed| listed.endpoint_slices = true),
@@ -375,6 +383,6 @@ async fn watch_cluster(context: &Context) {
         NamespaceChange::Listed => set_listed(|listed| listed.namespaces = true),
     });
     let labelled_pods = context.namespaces.watch_pods(context.client.clone());
-    let routes = async { tokio::join!(services, endpoint_slices, network_policies) };
+    let routes = async { tokio::join!(services, inference_pools, endpoint_slices, network_policies) };
     tokio::join!(policies, pods, routes, namespaces, labelled_pods);
 }

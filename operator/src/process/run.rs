@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use sluice_host::drain;
 use sluice_host::listen::bind;
+use sluice_host::logging::told;
 use sluice_host::signals::Signals;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -182,7 +183,7 @@ async fn serve_admission(
     loop {
         tokio::time::sleep(REFRESH_EVERY).await;
         if let Err(error) = certificates.refresh(false).await {
-            tracing::warn!("the certificates could not be refreshed: {error:#}");
+            tracing::warn!("the certificates could not be refreshed: {}", told(error.as_ref()));
         }
     }
 }
@@ -191,7 +192,7 @@ async fn is_trusted(client: &kube::Client, args: &Args, certificates: &Certifica
     let trusted = certificates.serving_authorities().borrow().clone();
     let published = is_published(client, &args.webhook_configuration, &trusted).await;
     published.unwrap_or_else(|error| {
-        tracing::warn!("the webhook configurations could not be read: {error:#}");
+        tracing::warn!("the webhook configurations could not be read: {}", told(error.as_ref()));
         false
     })
 }

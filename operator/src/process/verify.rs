@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use kube::api::Api;
 use sluice_crds::RateLimitStore;
+use sluice_host::logging::told;
 use tokio::time::Instant;
 
 use crate::args::Args;
@@ -31,7 +32,7 @@ pub async fn verify(args: &Args, timeout: Duration) -> anyhow::Result<()> {
         };
         match outcome {
             Err(error) if start.elapsed() < timeout => {
-                tracing::info!("not yet: {error:#}");
+                tracing::info!("not yet: {}", told(error.as_ref()));
                 tokio::time::sleep(RETRY_EVERY).await;
             }
             Ok(store) => {

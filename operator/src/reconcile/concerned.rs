@@ -24,9 +24,9 @@ pub fn concerned(context: &Context, before: Option<&Pod>, after: Option<&Pod>) -
     if context.pods.facts_if_known(pod).is_some_and(|facts| facts.injected) {
         return policies;
     }
-    let services = context.services.in_namespace(namespace);
+    let services = context.services_in(namespace);
     let behind = services.iter().filter(|service| labels.iter().any(|labels| service.selects(labels)));
-    let behind: Vec<_> = behind.map(|service| service.name.as_str()).collect();
+    let behind: Vec<_> = behind.map(ToString::to_string).collect();
     policies.extend(context.services_of_policies.sharing(namespace, &behind));
     policies
 }

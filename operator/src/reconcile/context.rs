@@ -9,13 +9,14 @@ use tokio::time::Instant;
 
 use crate::certificates::trust::AuthorityMaps;
 use crate::cluster::endpoint_slices::EndpointSlices;
+use crate::cluster::inference_pools::InferencePools;
 use crate::cluster::limit_ranges::LimitRanges;
 use crate::cluster::namespaces::Namespaces;
 use crate::cluster::network_policies::NetworkPolicies;
 use crate::cluster::pods::Pods;
 use crate::cluster::policies::Policies;
 use crate::cluster::references::References;
-use crate::cluster::services::Services;
+use crate::cluster::services::{Service, Services};
 use crate::cluster::targets::Targets;
 use crate::distribution::hub::Hub;
 use crate::events::Events;
@@ -67,6 +68,8 @@ pub struct Context {
     pub service: Option<ServiceAccount>,
     /// Services.
     pub services: Services,
+    /// InferencePools.
+    pub inference_pools: InferencePools,
     /// EndpointSlices that do not follow from the selector of a Service.
     pub endpoint_slices: EndpointSlices,
     /// NetworkPolicies that restrict the clients of pods.
@@ -124,6 +127,8 @@ pub struct Listed {
     pub pods: bool,
     /// The table of Services.
     pub services: bool,
+    /// The table of InferencePools.
+    pub inference_pools: bool,
     /// The table of EndpointSlices.
     pub endpoint_slices: bool,
     /// The table of NetworkPolicies.
@@ -136,8 +141,9 @@ pub struct Listed {
 
 impl Listed {
     fn is_complete(&self) -> bool {
-        let Self { pods, services, endpoint_slices, network_policies, namespaces, stores } = *self;
-        pods && services && endpoint_slices && network_policies && namespaces && stores
+        let Self { pods, services, inference_pools, endpoint_slices, network_policies, namespaces, stores } =
+            *self;
+        pods && services && inference_pools && endpoint_slices && network_policies && namespaces && stores
     }
 }
 
@@ -193,6 +199,7 @@ impl Context {
             tables: Tables::default(),
             key_sets: KeySets::default(),
             services: Services::default(),
+            inference_pools: InferencePools::default(),
             endpoint_slices: EndpointSlices::default(),
             network_policies: NetworkPolicies::default(),
             namespaces: Namespaces::default(),
@@ -219,6 +226,14 @@ impl Context {
             pod_events,
             told: Told::default(),
         }
+    }
+
+    /// Returns what leads to the pods of a namespace by their labels: Services and InferencePools.
+    #[must_use]
+    pub fn services_in(&self, namespace: &str) -> Vec<Arc<Service>> {
+        let pools = self.inference_pools.in_namespace(namespace);
+        let pools = pools.iter().map(|pool| pool.0.clone());
+        self.services.in_namespace(namespace).into_iter().chain(pools).collect()
     }
 
     /// Ends and prevents all writes of status.

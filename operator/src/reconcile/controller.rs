@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use sluice_crds::RateLimitPolicyStatus;
+use sluice_host::logging::told;
 use tokio::time::Instant;
 
 use crate::cluster::pods::pod::for_shared;
@@ -68,7 +69,7 @@ async fn reconcile_claimed(context: &Context, claim: Claim) {
     let result = reconcile(context, &claim).await;
     context.metrics.reconciled(result.is_ok());
     if let Err(error) = result {
-        tracing::warn!(policy = %key, "reconcile failed and will be retried: {error:#}");
+        tracing::warn!(policy = %key, "reconcile failed and will be retried: {}", told(error.as_ref()));
         let jitter = RETRY_JITTER.mul_f64(rand::random());
         context.queue.add_after(key.clone(), RETRY + jitter);
     }

@@ -69,7 +69,7 @@ pub async fn dereference(
     CountedPods { selected: pods, service }: CountedPods,
 ) -> kube::Result<Facts> {
     let namespace = &key.namespace;
-    let services = context.services.in_namespace(namespace);
+    let services = context.services_in(namespace);
     let endpoint_slices = context.endpoint_slices.in_namespace(namespace);
     let unlimited = find_unlimited(context, key, &services, &pods.pods).await?;
     let (pods, facts): (Vec<_>, Vec<_>) = pods.pods.iter().cloned().unzip();
@@ -156,7 +156,7 @@ async fn find_unlimited(
         .iter()
         .filter(|service| !service.is_ignored && kinds.iter().any(|labels| service.selects(labels)))
         .collect();
-    let names = of_counted.iter().map(|service| service.name.clone());
+    let names = of_counted.iter().map(ToString::to_string);
     context.services_of_policies.set(key, names.collect());
     if of_counted.is_empty() {
         return Ok(Vec::new());
@@ -170,7 +170,7 @@ async fn find_unlimited(
     let unlimited = others.into_iter().zip(facts).filter_map(|(pod, facts)| {
         let reason = unlimited(&pod, &*facts?)?;
         let services = of_counted.iter().filter(|service| service.selects(&pod.labels));
-        let services = services.map(|service| service.name.clone()).collect();
+        let services = services.map(ToString::to_string).collect();
         Some(UnlimitedPod { services, pod, reason })
     });
     Ok(unlimited.collect())

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::object_key::PolicyKey;
 
-/// Names of the Services that select pods of a policy.
+/// The Services that select pods of a policy.
 #[derive(Default)]
 pub struct ServicesOfPolicies(Mutex<HashMap<PolicyKey, BTreeSet<String>>>);
 
@@ -21,12 +21,12 @@ impl ServicesOfPolicies {
     }
 
     /// Returns the policies of a namespace with pods behind one of these Services.
-    pub(super) fn sharing(&self, namespace: &str, services: &[&str]) -> Vec<PolicyKey> {
+    pub(super) fn sharing(&self, namespace: &str, services: &[String]) -> Vec<PolicyKey> {
         if services.is_empty() {
             return Vec::new();
         }
         let all = self.lock();
-        let shares = |names: &BTreeSet<String>| services.iter().any(|service| names.contains(*service));
+        let shares = |names: &BTreeSet<String>| services.iter().any(|service| names.contains(service));
         let sharing = all.iter().filter(|(key, names)| key.namespace == namespace && shares(names));
         sharing.map(|(key, _)| key.clone()).collect()
     }

@@ -10,6 +10,7 @@ use kube::ResourceExt as _;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use serde_json::json;
 use sluice_crds::{CounterReset, CounterResetSpec, CounterResetStatus};
+use sluice_host::logging::told;
 use tokio::sync::Notify;
 
 use super::status::{is_due, is_over, status};
@@ -104,12 +105,12 @@ impl ResetController {
             if new != reset.status
                 && let Err(error) = self.write(reset, &new).await
             {
-                tracing::warn!("{error:#}");
+                tracing::warn!("{}", told(error.as_ref()));
             }
         }
         for (key, object) in due {
             if let Err(error) = self.delete(key, object).await {
-                tracing::warn!("{error:#}");
+                tracing::warn!("{}", told(error.as_ref()));
             }
         }
         !open.is_empty()

@@ -16,6 +16,7 @@ use sluice_config::KeySecret;
 use sluice_crds::policy::ContentKind;
 use sluice_crds::store::Access;
 use sluice_crds::{CompiledStore, RateLimitStore, RateLimitStoreSpec, RateLimitStoreStatus, Violation};
+use sluice_host::logging::told;
 use sluice_store::redis::admin::ManagedUser;
 use sluice_store::redis::library::Library;
 use tokio::sync::Notify;
@@ -175,7 +176,10 @@ impl StoreController {
                 Ok(()) if state.deferred => NUMBERS_EVERY,
                 Ok(()) => REFRESH_EVERY,
                 Err(error) => {
-                    tracing::warn!("the stores could not be reconciled, which is tried again: {error:#}");
+                    tracing::warn!(
+                        "the stores could not be reconciled, which is tried again: {}",
+                        told(error.as_ref())
+                    );
                     RETRY
                 }
             };
@@ -307,7 +311,7 @@ impl StoreController {
             Some(object) if default_store::has_spec(object, spec) => Ok(()),
             Some(object) => {
                 if let Err(error) = default_store::replace(self.client.clone(), key, object, spec).await {
-                    tracing::warn!("the chart's values do not take effect: {error:#}");
+                    tracing::warn!("the chart's values do not take effect: {}", told(error.as_ref()));
                 }
                 Ok(())
             }

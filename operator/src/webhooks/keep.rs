@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{Api, PostParams};
 use kube::runtime::events::{Event, EventType};
 use kube::runtime::watcher;
+use sluice_host::logging::told;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -169,7 +170,7 @@ impl Webhooks {
                 PUT_BACK_EVERY
             }
             Err(error) => {
-                tracing::warn!("the webhook configurations could not be updated: {error:#}");
+                tracing::warn!("the webhook configurations could not be updated: {}", told(error.as_ref()));
                 RETRY
             }
         }
@@ -226,13 +227,21 @@ impl Webhooks {
     /// Proves the way again and again, while the configurations are complete.
     async fn probe(&self, watched: &Watched) {
         let mut complete = watched.complete.subscribe();
-        let mut failures = 0;
+        let (mut failures, mut unknown) = (0, None);
         loop {
             // The sender lives as long as this.
             let _ = complete.wait_for(|complete| *complete).await;
             let problem = offer_invalid(&self.client, &self.service.namespace).await.err();
-            if let Some(unknown) = problem.as_ref().filter(|problem| !problem.is_certain()) {
-                tracing::debug!(%unknown, "it is not known whether the API server calls the webhook");
+            // A missing right, or another policy engine.
+            let now_unknown =
+                problem.as_ref().filter(|problem| !problem.is_certain()).map(ToString::to_string);
+            if now_unknown != unknown {
+                unknown = now_unknown;
+                if let Some(unknown) = &unknown {
+                    tracing::warn!("it is not known whether the API server calls the webhook: {unknown}");
+                }
+            }
+            if unknown.is_some() {
                 tokio::time::sleep(PROBE_EVERY).await;
                 continue;
             }

@@ -3,6 +3,7 @@
 use kube::api::{Api, PostParams};
 use serde_json::json;
 use sluice_crds::RateLimitPolicy;
+use sluice_host::logging::told;
 
 /// Beginning of the names of the policies that are offered.
 pub const PROBE_NAME: &str = "sluice-verify-";
@@ -17,7 +18,7 @@ pub enum NotCalled {
     )]
     Accepted,
     /// The API server could not call the webhook, or could not be asked.
-    #[error("it answers: {0}")]
+    #[error("it answers: {}", told(.0))]
     Failed(kube::Error),
 }
 

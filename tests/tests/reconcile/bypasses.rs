@@ -5,10 +5,11 @@ use std::process::Command;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::api::PostParams;
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use sluice_tests::components::Session;
 use sluice_tests::kubernetes::{ControlPlane, TestNamespace};
+use sluice_tests::wait::until;
 
 use super::fixture::{confirm, open_session, spec, start};
 
@@ -47,6 +48,35 @@ async fn reconcile_names_a_service_that_bypasses_the_sidecars_and_its_command_me
     let message = namespace.wait_for("p", "Captured", "False BypassedByService").await;
     assert!(message.starts_with("Port 80 of Service legacy targets port 8080 of the pods"), "{message}");
     namespace.wait_for("p", "Ready", "False BypassedByService").await;
+    run_command(&message, 0).await;
+    namespace.wait_for("p", "Ready", "True Ready").await;
+}
+
+#[tokio::test]
+async fn reconcile_names_an_inference_pool_that_bypasses_the_sidecars_and_its_command_mends_it() {
+    let (namespace, _session) = ready("pool").await;
+    let resource = ApiResource {
+        group: "inference.networking.k8s.io".to_owned(),
+        version: "v1".to_owned(),
+        api_version: "inference.networking.k8s.io/v1".to_owned(),
+        kind: "InferencePool".to_owned(),
+        plural: "inferencepools".to_owned(),
+    };
+    let pools: Api<DynamicObject> =
+        Api::namespaced_with(namespace.client.clone(), &namespace.name, &resource);
+    let pool = json!({
+        "apiVersion": resource.api_version, "kind": "InferencePool", "metadata": {"name": "llm"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "a"}}, "targetPorts": [{"number": 8080}],
+            "endpointPickerRef": {"name": "picker"},
+        },
+    });
+    until("the API server serves InferencePools", async || {
+        pools.patch("llm", &PatchParams::apply("test"), &Patch::Apply(&pool)).await.ok()
+    })
+    .await;
+    let message = namespace.wait_for("p", "Captured", "False BypassedByService").await;
+    assert!(message.starts_with("Port 8080 of InferencePool llm targets port 8080 of the pods"), "{message}");
     run_command(&message, 0).await;
     namespace.wait_for("p", "Ready", "True Ready").await;
 }

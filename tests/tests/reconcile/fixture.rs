@@ -4,6 +4,7 @@ use base64::Engine as _;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
@@ -27,6 +28,7 @@ pub async fn start(prefix: &str) -> (TestNamespace, ControlClient) {
     let plane = ControlPlane::shared().await;
     let operator = OPERATOR
         .get_or_init(|| async {
+            install_inference_pools(&plane.client().await).await;
             let operator = Operator::start(plane, "reconcile-system", STORE_URL).await;
             configure_webhooks(&operator, &plane.client().await).await;
             operator
@@ -34,6 +36,25 @@ pub async fn start(prefix: &str) -> (TestNamespace, ControlClient) {
         .await;
     let namespace = TestNamespace::create(plane.client().await, prefix).await;
     (namespace, ControlClient::new(&operator.control_url, operator.ca_file()))
+}
+
+/// Installs the part of the definition of InferencePools that the operator reads.
+async fn install_inference_pools(client: &Client) {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let crd = json!({
+        "metadata": {
+            "name": "inferencepools.inference.networking.k8s.io",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, a part for tests"},
+        },
+        "spec": {
+            "group": "inference.networking.k8s.io", "scope": "Namespaced",
+            "names": {"kind": "InferencePool", "plural": "inferencepools"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+        },
+    });
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let crd = serde_json::from_value(crd).expect("a definition");
+    api.create(&PostParams::default(), &crd).await.expect("the API server accepts it");
 }
 
 /// Creates webhook configurations as the chart's, by which the API server calls the webhook for no pod, and for the policies

@@ -32,6 +32,27 @@ fn a_certificate_is_renewed_in_time_and_an_authority_before_it_is_needed() {
 }
 
 #[test]
+fn after_a_time_off_a_new_authority_is_trusted_before_it_signs_unless_the_old_one_ends() {
+    let names = ["sluice-control.sluice-system.svc".to_owned()];
+    let start = Timestamp::UNIX_EPOCH;
+    let old = Bundle::new(&names, start).unwrap();
+    for (day, signs_at_once) in
+        [(100, false), (246, false), (334, false), (336, true), (364, true), (400, true)]
+    {
+        let now = start + DAY * day;
+        let next = old.renewed(&names, now).unwrap().unwrap();
+        assert!(expiry(&next.certificate).unwrap() > now + DAY * 29);
+        assert_eq!(next.signer != old.signer, signs_at_once, "day {day}");
+        assert_eq!(next.successor.is_some(), day == 246 || day == 334, "day {day}");
+        assert!(is_signed_by(&next.certificate, &next.signer), "day {day}");
+        assert!(expiry(&next.signer).unwrap() >= expiry(&next.certificate).unwrap(), "day {day}");
+    }
+    let next = old.renewed(&names, start + DAY * 246).unwrap().unwrap();
+    let later = next.renewed(&names, start + DAY * 267).unwrap().unwrap();
+    assert!(later.signer != old.signer && split_pem(&next.trusted).contains(&later.signer));
+}
+
+#[test]
 fn a_damaged_secret_is_an_error_that_names_the_field() {
     let mut data = Bundle::new(&["a".into()], Timestamp::UNIX_EPOCH).unwrap().to_data();
     data.insert("tls.key".into(), "nonsense".into());

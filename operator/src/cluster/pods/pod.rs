@@ -46,7 +46,7 @@ pub struct Pod {
     pub ends: Option<Timestamp>,
     /// Time at which it was created.
     pub created: Option<Timestamp>,
-    /// The workload that created the pod, as kubectl names it: `deployment/checkout`.
+    /// The workload that created the pod, as kubectl names it: `deployment/checkout`, `cloneset.apps.kruise.io/checkout`.
     pub owner: Option<String>,
     /// The object that created the pod.
     pub controller: Option<Controller>,
@@ -75,15 +75,22 @@ impl Pod {
         };
         let controller =
             metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
-        let owner = controller.filter(|owner| is_plain(&owner.name) && is_plain(&owner.kind)).map(|owner| {
-            // A Deployment owns a ReplicaSet named after itself and the hash of the pod template.
-            let deployment =
-                labels.get("pod-template-hash").and_then(|hash| owner.name.strip_suffix(&format!("-{hash}")));
-            match (owner.kind.as_str(), deployment) {
-                ("ReplicaSet", Some(deployment)) => format!("deployment/{deployment}"),
-                (kind, _) => format!("{}/{}", kind.to_lowercase(), owner.name),
-            }
-        });
+        let owner =
+            controller.filter(|owner| is_plain(&owner.name) && is_plain(&owner.kind)).and_then(|owner| {
+                let group = owner.api_version.rsplit_once('/').map_or("", |(group, _)| group);
+                // A Deployment owns a ReplicaSet named after itself and the hash of the pod template.
+                let deployment = labels
+                    .get("pod-template-hash")
+                    .and_then(|hash| owner.name.strip_suffix(&format!("-{hash}")));
+                let kind = owner.kind.to_lowercase();
+                Some(match (group, kind.as_str(), deployment) {
+                    ("apps", "replicaset", Some(deployment)) => format!("deployment/{deployment}"),
+                    ("" | "apps" | "batch", ..) => format!("{kind}/{}", owner.name),
+                    // Such as the StatefulSet of OpenKruise, which has nothing of a StatefulSet but its name.
+                    _ if is_plain(group) => format!("{kind}.{group}/{}", owner.name),
+                    _ => return None,
+                })
+            });
         Self {
             uid: metadata.uid.clone().unwrap_or_default(),
             namespace: metadata.namespace.clone().unwrap_or_default(),

@@ -145,3 +145,27 @@ fn a_question_about_labels_is_asked_once_for_all_that_share_them() {
         assert_eq!((is_a(labels), asked.load(Ordering::SeqCst)), (expected, times));
     }
 }
+
+#[test]
+fn the_workload_of_a_pod_is_named_as_kubectl_names_it() {
+    let owner = |api_version: &str, kind: &str, name: &str| {
+        let owner =
+            json!({"apiVersion": api_version, "kind": kind, "name": name, "uid": "1", "controller": true});
+        let labels = json!({"pod-template-hash": "6f"});
+        let metadata = json!({"name": "p", "labels": labels, "ownerReferences": [owner]});
+        Pod::read(&serde_json::from_value(metadata).unwrap()).owner
+    };
+    for (api_version, kind, name, expected) in [
+        ("apps/v1", "ReplicaSet", "web-6f", Some("deployment/web")),
+        ("apps/v1", "ReplicaSet", "web", Some("replicaset/web")),
+        ("apps/v1", "StatefulSet", "db", Some("statefulset/db")),
+        ("batch/v1", "Job", "once", Some("job/once")),
+        ("v1", "ReplicationController", "old", Some("replicationcontroller/old")),
+        ("apps.kruise.io/v1beta1", "StatefulSet", "db", Some("statefulset.apps.kruise.io/db")),
+        ("example.com/v1", "ReplicaSet", "web-6f", Some("replicaset.example.com/web-6f")),
+        ("a;b/v1", "StatefulSet", "db", None),
+        ("apps/v1", "StatefulSet", "$(b)", None),
+    ] {
+        assert_eq!(owner(api_version, kind, name).as_deref(), expected, "{api_version} {kind} {name}");
+    }
+}

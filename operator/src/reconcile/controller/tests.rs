@@ -79,6 +79,7 @@ impl Controller {
             *listed = Listed {
                 pods: true,
                 services: true,
+                inference_pools: true,
                 endpoint_slices: true,
                 network_policies: true,
                 namespaces: true,

@@ -110,7 +110,7 @@ fn without_bypasses(facts: &Facts, kinds: &[&CountedPod]) -> String {
         .services
         .iter()
         .filter(|service| service.is_ignored && kinds.iter().any(|pod| service.selects(&pod.pod.labels)))
-        .map(|service| format!("Service {}", service.name))
+        .map(ToString::to_string)
         .collect();
     if ignored.is_empty() {
         return text.into();

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::bypass::{Bypass, Kind};
 use super::services::{is_of_sidecar, not_captured, ports};
 use crate::cluster::endpoint_slices::{EndpointSlice, SlicePort};
-use crate::cluster::services::Service;
+use crate::cluster::services::{self, Service};
 use crate::reconcile::facts::{CountedPod, Facts};
 use crate::reconcile::label_sets::unique_by;
 use crate::reconcile::status::mend;
@@ -18,8 +18,8 @@ pub(super) fn bypasses(namespace: &str, facts: &Facts) -> Vec<Bypass> {
     if facts.endpoint_slices.is_empty() {
         return Vec::new();
     }
-    let services: HashMap<_, _> =
-        facts.services.iter().map(|service| (service.name.as_str(), &**service)).collect();
+    let services = facts.services.iter().filter(|service| service.kind == services::Kind::Service);
+    let services: HashMap<_, _> = services.map(|service| (service.name.as_str(), &**service)).collect();
     let pods: HashMap<_, _> = facts
         .pods
         .iter()

@@ -40,10 +40,7 @@ pub(super) fn unlimited(observed: &Observed<'_>) -> Vec<Bypass> {
         let (reason, mend) = reason_and_mend(observed, pod);
         found.extend(pod.services.iter().map(|service| Bypass {
             kind: Kind::Pod,
-            text: format!(
-                "Service {service} also sends requests to {}, which {reason}. {mend}.",
-                workload(&pod.pod)
-            ),
+            text: format!("{service} also sends requests to {}, which {reason}. {mend}.", workload(&pod.pod)),
         }));
     }
     found

@@ -6,15 +6,18 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::json;
 use sluice_crds::PORTS_ANNOTATION;
 
-use super::bypass::{Bypass, Kind};
+use super::bypass::{self, Bypass};
 use crate::cluster::pods::pod::PodFacts;
-use crate::cluster::services::{Service, ServicePort};
+use crate::cluster::services::{Kind, Service, ServicePort};
 use crate::injection::capture::{CapturedPort, TakenName};
 use crate::reconcile::facts::CountedPod;
 use crate::reconcile::status::mend;
 
 /// Name of the sidecar's admin port.
 const ADMIN_PORT_NAME: &str = "sluice-admin";
+
+/// InferencePools, as kubectl names them: another group has a kind of the same name.
+const POOL: &str = "inferencepools.inference.networking.k8s.io";
 
 /// Returns how Services bypass the sidecar of a pod.
 pub(super) fn bypasses(namespace: &str, pod: &CountedPod, services: &[Arc<Service>]) -> Vec<Bypass> {
@@ -23,11 +26,9 @@ pub(super) fn bypasses(namespace: &str, pod: &CountedPod, services: &[Arc<Servic
         if pod.facts.injected {
             found.extend(ports(namespace, pod, service));
         } else {
-            let text = format!(
-                "Service {} sends requests to pods without a sidecar: see the condition Programmed.",
-                service.name
-            );
-            found.push(Bypass { kind: Kind::Pod, text });
+            let text =
+                format!("{service} sends requests to pods without a sidecar: see the condition Programmed.");
+            found.push(Bypass { kind: bypass::Kind::Pod, text });
         }
     }
     found
@@ -45,7 +46,7 @@ pub(super) fn ports(namespace: &str, pod: &CountedPod, service: &Service) -> Vec
     if service.headless && service.is_portless {
         texts.extend(route.without_ports());
     }
-    texts.into_iter().map(|text| Bypass { kind: Kind::Service, text }).collect()
+    texts.into_iter().map(|text| Bypass { kind: bypass::Kind::Service, text }).collect()
 }
 
 /// Returns why a port of the pods that is not captured bypasses the sidecars, and what to do, or `None` if the
@@ -100,18 +101,26 @@ impl Route<'_> {
     /// Returns how a port of a Service with a cluster address bypasses the sidecar. Clients reach the port that
     /// the Service targets.
     fn by_target(&self, port: &ServicePort) -> Option<String> {
-        let (namespace, service) = (self.namespace, &self.service.name);
+        let (namespace, service) = (self.namespace, self.service);
         let target = match &port.target {
             IntOrString::Int(number) if is_of_sidecar(*number, &self.pod.facts) => return None,
             IntOrString::Int(number) => {
                 if let Some(bypassed) = self.captured.iter().find(|c| i32::from(c.application) == *number) {
-                    let path = format!("/spec/ports/{}/targetPort", port.index);
-                    let operations = json!([{"op": "replace", "path": path, "value": bypassed.name}]);
+                    let (kind, path, value) = match service.kind {
+                        Kind::Service => {
+                            ("service", format!("ports/{}/targetPort", port.index), json!(bypassed.name))
+                        }
+                        Kind::InferencePool => {
+                            (POOL, format!("targetPorts/{}/number", port.index), json!(bypassed.sidecar))
+                        }
+                    };
+                    let path = format!("/spec/{path}");
+                    let operations = json!([{"op": "replace", "path": path, "value": value}]);
                     return Some(format!(
-                        "Port {} of Service {service} targets port {number} of the pods, which bypasses the \
+                        "Port {} of {service} targets port {number} of the pods, which bypasses the \
                          sidecars. Run {}.",
                         port.port,
-                        mend::patch(namespace, &format!("service {service}"), &operations)
+                        mend::patch(namespace, &format!("{kind} {}", service.name), &operations)
                     ));
                 }
                 number.to_string()
@@ -119,7 +128,7 @@ impl Route<'_> {
             IntOrString::String(name) if self.captures(name) => return None,
             IntOrString::String(name) => name.clone(),
         };
-        let route = format!("Port {} of Service {service} targets port {target} of the pods", port.port);
+        let route = format!("Port {} of {service} targets port {target} of the pods", port.port);
         not_captured(namespace, self.pod, &route)
     }
 

@@ -6,7 +6,7 @@ use crate::injection::skip::Skip;
 
 fn unlimited(reason: Unlimited, owner: Option<&str>) -> Shop {
     let pod = metadata(&pod("b"), owner);
-    let unlimited = vec![UnlimitedPod { pod, reason, services: vec!["web".into()] }];
+    let unlimited = vec![UnlimitedPod { pod, reason, services: vec!["Service web".into()] }];
     Shop { unlimited, ..Shop::with_sidecar() }
 }
 
