@@ -19,7 +19,8 @@ async fn reviewed(prefix: &str) -> TestNamespace {
     let (namespace, _control) = start(prefix).await;
     review_policies(&namespace).await;
     until("the API server calls the webhook", async || {
-        refusal(&namespace, "invalid", super::fixture::invalid_spec())
+        // One that was created before would not be refused again: its spec does not change.
+        refusal(&namespace, &format!("invalid-{:x}", rand::random::<u32>()), super::fixture::invalid_spec())
             .await
             .filter(|text| text.contains("9000h"))
     })

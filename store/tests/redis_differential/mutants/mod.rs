@@ -24,6 +24,8 @@ use super::world::{ALL, Focus};
 const SECTIONS: u64 = 24;
 /// The sections of a focus with decisions that random input seldom reaches.
 const MORE_SECTIONS: u64 = 48;
+/// The same where a count must meet the edge of a width.
+const MOST_SECTIONS: u64 = 144;
 /// The number of neighbouring mutants that a server takes at once.
 const CHUNK: usize = 16;
 
@@ -69,11 +71,11 @@ fn sections() -> Vec<Section> {
         | Focus::Log
         | Focus::Block
         | Focus::Concurrency
-        | Focus::Keys
-        | Focus::Widths => MORE_SECTIONS,
+        | Focus::Keys => MORE_SECTIONS,
+        Focus::Widths => MOST_SECTIONS,
         _ => SECTIONS,
     };
-    let numbers = (0..MORE_SECTIONS).flat_map(|number| ALL.map(|focus| (focus, number)));
+    let numbers = (0..MOST_SECTIONS).flat_map(|number| ALL.map(|focus| (focus, number)));
     let numbers = numbers.filter(|&(focus, number)| number < of_focus(focus));
     numbers.map(|(focus, number)| Section::new(focus, number)).collect()
 }

@@ -31,8 +31,8 @@ pub(super) struct FakeStore {
     began: Mutex<Option<Instant>>,
     pub(super) acquisitions: AtomicU64,
     pub(super) settlements: AtomicU64,
-    /// Settlements of more than was charged, and usage that is flushed.
-    pub(super) charges: AtomicU64,
+    /// Calls, also those that wait.
+    pub(super) calls: AtomicU64,
 }
 
 impl FakeStore {
@@ -46,7 +46,7 @@ impl FakeStore {
             began: Mutex::default(),
             acquisitions: AtomicU64::new(0),
             settlements: AtomicU64::new(0),
-            charges: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
         })
     }
 
@@ -88,6 +88,7 @@ impl FakeStore {
     }
 
     async fn call(&self) -> Result<(), StoreError> {
+        self.calls.fetch_add(1, SeqCst);
         if self.unreachable.load(SeqCst) {
             return Err(StoreError::Unavailable(StoreFault::Unreachable));
         }
@@ -163,8 +164,9 @@ impl Backend for FakeStore {
 
     async fn settle(&self, settlement: Settlement) -> Result<SlotsFound, StoreError> {
         let more = settlement.more();
-        let calls = if more.is_some() { &self.charges } else { &self.settlements };
-        calls.fetch_add(1, SeqCst);
+        if more.is_none() {
+            self.settlements.fetch_add(1, SeqCst);
+        }
         if more.is_some() && self.flush_fails.load(SeqCst) {
             return Err(StoreError::Timeout);
         }
