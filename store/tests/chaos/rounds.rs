@@ -118,7 +118,9 @@ impl Load {
                 match rate.algorithm {
                     Algorithm::TokenBucket { .. } => fullest(&at).ceil() as i64,
                     Algorithm::SlidingWindowLog { .. } => {
-                        let first = |n: usize| at.partition_point(|other| other + PERIOD * 1000 <= at[n]);
+                        // A log counts in whole milliseconds.
+                        at.iter_mut().for_each(|at| *at /= 1000);
+                        let first = |n: usize| at.partition_point(|other| other + PERIOD <= at[n]);
                         (0..at.len()).map(|n| (n + 1 - first(n)) as i64).max().unwrap_or(0)
                     }
                     _ => {
