@@ -24,7 +24,7 @@ use super::world::{ALL, Focus};
 const SECTIONS: u64 = 24;
 /// The sections of a focus with decisions that random input seldom reaches.
 const MORE_SECTIONS: u64 = 48;
-/// The same where a count must meet the edge of a width.
+/// The sections of a focus in which a count must meet the edge of a width.
 const MOST_SECTIONS: u64 = 144;
 /// The number of neighbouring mutants that a server takes at once.
 const CHUNK: usize = 16;
