@@ -104,14 +104,7 @@ fn cases() -> Vec<Case> {
             )]),
             Captured,
         ),
-        case(
-            "a probe by name",
-            json!([add(
-                "/spec/containers/0/readinessProbe",
-                json!({"httpGet": {"path": "/", "port": "http"}})
-            )]),
-            Captured,
-        ),
+        probe_by_name(),
         Case {
             name: "resources of the pod are set again",
             pod: json!({"containers": app(json!({"resources": {"requests": {"cpu": "500m", "memory": "256Mi"}}}))["containers"], "resources": amounts}),
@@ -146,20 +139,19 @@ fn cases() -> Vec<Case> {
     ]
 }
 
+/// A probe that names the port.
+fn probe_by_name() -> Case {
+    let probe = json!({"httpGet": {"path": "/", "port": "http"}});
+    case("a probe by name", json!([add("/spec/containers/0/readinessProbe", probe)]), Captured)
+}
+
 /// Changes that are made before the sidecar is there.
 fn cases_without_sidecar() -> Vec<Case> {
     let nameless = app(json!({"ports": [{"containerPort": 8080}]}));
     let name = json!([add("/spec/containers/0/ports/0/name", json!("http"))]);
     vec![
         Case { name: "a port without a name gets one", pod: nameless, patch: name, expected: Captured },
-        case(
-            "a probe by name",
-            json!([add(
-                "/spec/containers/0/readinessProbe",
-                json!({"httpGet": {"path": "/", "port": "http"}})
-            )]),
-            Captured,
-        ),
+        probe_by_name(),
     ]
 }
 
