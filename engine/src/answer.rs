@@ -1,6 +1,5 @@
 //! The answer to a request: whether it is forwarded, what it holds until its end, and what its response says.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -9,12 +8,11 @@ use http::{HeaderMap, Response, StatusCode};
 use crate::denial::format::{GrpcStatus, ResponseFormat};
 use crate::denial::headers::write_status;
 use crate::denial::reveal::Reveal;
-use crate::limit::decide::Admission;
 use crate::limit::delay_queue::QueueFull;
 use crate::limit::held::Held;
 use crate::limit::index::LimitIndex;
 use crate::limit::mark::{Marks, remove_marks};
-use crate::limit::snapshot::Snapshot;
+use crate::limit::verdict::{Outcome, Reason, Verdict};
 
 /// The reason why a request is refused whatever its limits are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,9 +49,7 @@ impl Refused {
 /// the limits to the response with [`write_status`](Self::write_status).
 #[derive(Debug)]
 pub struct Answer {
-    pub(crate) snapshot: Arc<Snapshot>,
-    pub(crate) admission: Admission,
-    pub(crate) held: Held,
+    pub(crate) verdict: Verdict,
     pub(crate) marks: Marks,
     pub(crate) decided_at: Instant,
     pub(crate) may_queue: bool,
@@ -97,55 +93,56 @@ impl Answer {
     /// Returns the reason why the request is refused, although no limit denies it.
     #[must_use]
     pub fn refused(&self) -> Option<Refused> {
-        matches!(self.admission, Admission::TooManyLimits).then_some(Refused::TooManyLimits)
+        matches!(self.verdict.outcome, Outcome::Deny(Reason::TooManyLimits)).then_some(Refused::TooManyLimits)
     }
 
     /// Returns the response to a request that is denied; `None` if it is to be forwarded.
     #[must_use]
     pub fn rejection(&self, format: ResponseFormat, reveal: Reveal) -> Option<Response<Bytes>> {
-        let snapshot = &*self.snapshot;
-        Some(match &self.admission {
-            Admission::Unlimited
-            | Admission::Admitted(..)
-            | Admission::StoreFailed { denied_by: None, .. } => return None,
-            Admission::StoreFailed { fault, denied_by: Some(limit) } => {
-                format.store_failed(snapshot, *limit, fault, reveal)
-            }
-            Admission::QueueFull(QueueFull { limit, wait, at }) => {
+        let snapshot = &*self.verdict.snapshot;
+        let reason = match &self.verdict.outcome {
+            Outcome::Admit(_) | Outcome::Unknown(_) => return None,
+            // Nobody is left who could wait.
+            Outcome::Wait(_) => &Reason::Limits,
+            Outcome::Deny(reason) => reason,
+        };
+        Some(match reason {
+            Reason::Limits => format.denied(&self.verdict, reveal),
+            Reason::QueueFull(QueueFull { limit, wait, at }) => {
                 format.queue_full(snapshot, *limit, *wait, *at)
             }
-            Admission::NotQueued(denial) => format.not_queued(snapshot, denial),
-            Admission::TooManyLimits => {
+            Reason::NotQueued(denial) => format.not_queued(snapshot, denial),
+            Reason::TooManyLimits => {
                 let (status, grpc) = (StatusCode::BAD_REQUEST, GrpcStatus::InvalidArgument);
                 format.failure(status, grpc, Refused::TooManyLimits.detail())
             }
-            Admission::Denied(status) | Admission::Waits { status, .. } => format.denied(status, reveal),
-            Admission::Refused(limit, refusal) => format.refused(snapshot, *limit, *refusal),
-            Admission::Shed(limit) => format.shed(snapshot, *limit),
-            Admission::SlotsExpired { limit, fault } => format.slots_expired(snapshot, *limit, fault, reveal),
+            Reason::Refused(limit, refusal) => format.refused(snapshot, *limit, *refusal),
+            Reason::Shed(limit) => format.shed(snapshot, *limit),
+            Reason::SlotsExpired { limit, fault } => format.slots_expired(snapshot, *limit, fault, reveal),
+            Reason::StoreFailed { limit, fault } => format.store_failed(snapshot, *limit, fault, reveal),
         })
     }
 
     /// Reports whether the request has to wait before it is forwarded.
     #[must_use]
     pub fn is_delayed(&self) -> bool {
-        matches!(self.admission, Admission::Admitted(_, Some(_)))
+        matches!(self.verdict.outcome, Outcome::Admit(Some(_)))
     }
 
     /// Waits until the request may be forwarded. Meanwhile it does not count as in flight. Dropping this refunds the request.
     pub async fn delay(&mut self) {
-        if let Admission::Admitted(_, delay) = &mut self.admission
+        if let Outcome::Admit(delay) = &mut self.verdict.outcome
             && let Some(delay) = delay.take()
         {
-            let paused = self.held.pause();
+            let paused = self.verdict.held.pause();
             delay.wait().await;
-            self.held.resume(&paused);
+            self.verdict.held.resume(&paused);
         }
     }
 
     /// Removes the marks that a client has sent, under the names of those that limits add.
     pub fn remove_marks(&self, headers: &mut HeaderMap) {
-        remove_marks(headers, &self.snapshot.mark_headers);
+        remove_marks(headers, &self.verdict.snapshot.mark_headers);
     }
 
     /// Takes the marks of the limits that would deny the request.
@@ -155,40 +152,42 @@ impl Answer {
 
     /// Takes everything that the request holds until its response ends.
     pub fn take_held(&mut self) -> Held {
-        std::mem::take(&mut self.held)
+        std::mem::take(&mut self.verdict.held)
     }
 
     /// Adds the state of the request's limits to the headers of the response.
     pub fn write_status(&self, reveal: Reveal, headers: &mut HeaderMap) {
-        match &self.admission {
-            Admission::Admitted(status, _) => write_status(status, reveal, headers),
-            Admission::StoreFailed { fault, denied_by: None } => reveal.store_failure(fault, headers),
-            _ => {}
+        if matches!(self.verdict.outcome, Outcome::Admit(_) | Outcome::Unknown(_)) {
+            write_status(&self.verdict, reveal, headers);
         }
     }
 
     /// Returns the decision in words.
     #[must_use]
     pub fn summary(&self) -> Summary<'_> {
-        let (outcome, limit, store_failure) = match &self.admission {
-            Admission::Unlimited => ("unlimited", None, None),
-            Admission::Admitted(..) => ("admitted", None, None),
-            Admission::QueueFull(full) => ("denied", Some(full.limit), None),
-            Admission::NotQueued(denial) => ("denied", Some(denial.limit), None),
-            Admission::Denied(status) | Admission::Waits { status, .. } => {
-                ("denied", status.denials().next().map(|(limit, _)| limit), None)
+        let verdict = &self.verdict;
+        let (outcome, limit) = match &verdict.outcome {
+            Outcome::Admit(_) if verdict.states.is_empty() => ("unlimited", None),
+            Outcome::Admit(_) | Outcome::Unknown(_) => ("admitted", None),
+            Outcome::Wait(_) | Outcome::Deny(Reason::Limits) => {
+                ("denied", verdict.denials().next().map(|(limit, _)| limit))
             }
-            Admission::TooManyLimits => ("refused", None, None),
-            Admission::Refused(limit, _) => ("denied", Some(*limit), None),
-            Admission::Shed(limit) => ("shed", Some(*limit), None),
-            Admission::SlotsExpired { limit, fault } => ("denied", Some(*limit), Some(*fault)),
-            Admission::StoreFailed { fault, denied_by: Some(limit) } => {
-                ("denied", Some(*limit), Some(*fault))
-            }
-            Admission::StoreFailed { fault, denied_by: None } => ("admitted", None, Some(*fault)),
+            Outcome::Deny(Reason::TooManyLimits) => ("refused", None),
+            Outcome::Deny(Reason::Shed(limit)) => ("shed", Some(*limit)),
+            Outcome::Deny(Reason::QueueFull(full)) => ("denied", Some(full.limit)),
+            Outcome::Deny(Reason::NotQueued(denial)) => ("denied", Some(denial.limit)),
+            Outcome::Deny(
+                Reason::Refused(limit, _)
+                | Reason::SlotsExpired { limit, .. }
+                | Reason::StoreFailed { limit, .. },
+            ) => ("denied", Some(*limit)),
+        };
+        let store_failure = match verdict.outcome {
+            Outcome::Admit(_) | Outcome::Wait(_) | Outcome::Deny(Reason::Limits) => None,
+            _ => verdict.failure(),
         };
         let named = |limit: LimitIndex| {
-            let policy = self.snapshot.policy(limit);
+            let policy = verdict.snapshot.policy(limit);
             let limit = &policy.limits[usize::from(limit.limit)].name;
             LimitName { policy_namespace: &policy.namespace, policy: &policy.name, limit }
         };

@@ -7,22 +7,23 @@ use std::time::Duration;
 use futures::future::join_all;
 use http::HeaderMap;
 use sluice_config::policy::{AmbiguousPaths, Consistency};
-use sluice_config::prepared::PreparedKind;
 use sluice_config::prepared::rate_set::Choice;
+use sluice_config::prepared::{PreparedKind, Refusal as LimitRefusal};
 use sluice_config::{RequestAttributes, path};
 use sluice_limiter::{Algorithm, MAX_COUNT, Period, Rate};
-use sluice_store::{KeyHash, PlannedCounter};
+use sluice_store::{KeyHash, MAX_COUNTERS, PlannedCounter};
 use tokio::time::Instant;
 
 use crate::engine::Engine;
 use crate::limit::active::ActiveLimit;
 use crate::limit::index::LimitIndex;
-use crate::limit::matching::MatchedLimits;
+use crate::limit::query::{Intent, Part, Query};
+use crate::limit::rates::strict;
+use crate::limit::reservation::{Open, Settled, counters_of, settle};
 use crate::limit::snapshot::Snapshot;
+use crate::limit::token::Token;
 use crate::question::asking::{Asking, Findings};
-use crate::question::counters::{Checked, Groups, MAX_CHECKED, Use, denied_without_counting, strict};
-use crate::question::settlement::{Open, Settled, counters_of, settle};
-use crate::question::token::Token;
+use crate::question::counters::{Asked, Groups, MAX_CHECKED};
 pub use crate::question::{CurrentLimit, Outcome, Status};
 
 /// A check of an application: all its limits admit it, or none is charged.
@@ -144,15 +145,12 @@ pub enum CheckError {
     #[error("the path can be read in several ways, and a policy refuses such paths")]
     AmbiguousPath,
     /// The check is about too many limits.
-    #[error("one check is about at most 16 limits")]
+    #[error("one check is about at most {MAX_COUNTERS} limits")]
     TooManyLimits,
 }
 
 /// A check that has no answer, and the limit that it is due to, by its position.
 pub type Refusal = (Option<usize>, CheckError);
-
-/// Most limits that one check names: beside each counter may be a ledger.
-const MAX_NAMED: usize = 16;
 
 /// Why a settlement has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -194,7 +192,7 @@ impl Engine {
         if snapshot.denies_all {
             return Err((None, CheckError::NoPolicies));
         }
-        if named.len() > MAX_NAMED {
+        if named.len() > MAX_COUNTERS {
             return Err((None, CheckError::TooManyLimits));
         }
         let mut prepared = PreparedCheck::new(snapshot, check);
@@ -239,9 +237,9 @@ impl Engine {
                 return Err(CheckError::AmbiguousPath);
             }
         }
-        let mut matched = MatchedLimits::find_among(&snapshot, applies, &request);
+        let matched = Query::find_among(&snapshot, applies, &request);
         let mut prepared = PreparedCheck::new(snapshot.clone(), check);
-        prepared.add_matched(&mut matched)?;
+        prepared.add_matched(matched)?;
         prepared.describe(&request);
         Ok(prepared)
     }
@@ -381,36 +379,31 @@ impl<'a> PreparedCheck<'a> {
                 Ok(())
             }
             Choice::Deny => {
-                self.add_denied(at, base);
+                self.refuse(at, base, LimitRefusal::Tier);
                 Ok(())
             }
         }
     }
 
-    fn add_denied(&mut self, at: usize, index: LimitIndex) {
-        let active = self.snapshot.limit(index);
-        let is_enforced = active.denies();
-        let outcome = if is_enforced { Outcome::OverLimit } else { Outcome::Observed };
-        self.groups.is_denied |= is_enforced;
-        self.uncounted.push((at, denied_without_counting(active, outcome)));
+    fn refuse(&mut self, at: usize, index: LimitIndex, refusal: LimitRefusal) {
+        let status = self.groups.refuse(self.snapshot.limit(index), (index, refusal), false);
+        self.uncounted.push((at, status));
     }
 
-    fn add_matched(&mut self, matched: &mut MatchedLimits) -> Result<(), CheckError> {
-        if matched.meets_too_many || matched.enforced.len() > MAX_NAMED {
+    fn add_matched(&mut self, matched: Query) -> Result<(), CheckError> {
+        if matched.meets_too_many {
             return Err(CheckError::TooManyLimits);
         }
-        let enforced = std::mem::take(&mut matched.enforced).into_iter();
-        let counters = std::mem::take(&mut matched.counters);
-        let beside = std::mem::take(&mut matched.beside);
-        for (index, counter) in enforced.zip(counters).chain(beside) {
-            let PlannedCounter { key, cost, .. } = counter;
+        let beside = matched.beside.iter().map(|one| &one.part);
+        for (index, counter) in matched.parts.iter().chain(beside).flat_map(Part::iter) {
+            let (key, cost) = (counter.key, counter.cost);
             let at = self.begin(index, cost);
             self.add(at, index, key, cost)?;
         }
-        let refused = matched.refused.map(|(index, _)| index).into_iter();
-        for index in refused.chain(matched.beside_refused.iter().copied()) {
+        let refused = matched.beside_refused.iter().map(|&index| (index, LimitRefusal::Tier));
+        for (index, refusal) in matched.refused.into_iter().chain(refused) {
             let at = self.begin(index, 0);
-            self.add_denied(at, index);
+            self.refuse(at, index, refusal);
         }
         Ok(())
     }
@@ -424,11 +417,11 @@ impl<'a> PreparedCheck<'a> {
         let not_possible = |reason: &str| Err(CheckError::NotPossible(format!("{} {reason}", name())));
         let is_local = |consistency| matches!(consistency, Consistency::Local | Consistency::PerPod);
         let plan = &snapshot.rates(index).plan;
-        let (what, plan) = match (&prepared.kind, self.check.how) {
+        let (intent, plan) = match (&prepared.kind, self.check.how) {
             (PreparedKind::Adaptive(_), _) => {
                 return not_possible("adapts to the load of a pod, and has no counters");
             }
-            (_, How::Peek) => (Use::Look, plan.clone()),
+            (_, How::Peek) => (Intent::Peek, plan.clone()),
             (PreparedKind::Slots(_), How::Charge) => {
                 return not_possible(
                     "is on concurrent requests: send `reserve`, and settle the reservation when the request has ended",
@@ -450,11 +443,11 @@ impl<'a> PreparedCheck<'a> {
             (_, How::Reserve(lasts)) => {
                 let (own, plan) = self.groups.reserve(snapshot, index, lasts);
                 self.lasts = Some(self.lasts.map_or(own, |lasts| lasts.min(own)));
-                (Use::Reserve(own), plan)
+                (Intent::Reserve(own), plan)
             }
             // Quota is leased for one cost alone.
-            (PreparedKind::Rates { .. }, How::Charge) if cost == 1 => (Use::Ask, plan.clone()),
-            (PreparedKind::Rates { .. }, How::Charge) => (Use::Ask, strict(plan)),
+            (PreparedKind::Rates { .. }, How::Charge) if cost == 1 => (Intent::Consume, plan.clone()),
+            (PreparedKind::Rates { .. }, How::Charge) => (Intent::Consume, strict(plan)),
         };
         let capacity = plan.spec.rates.iter().map(Rate::capacity).min();
         self.capacities[at] = capacity.unwrap_or(u64::MAX);
@@ -466,13 +459,13 @@ impl<'a> PreparedCheck<'a> {
             );
         }
         policy.prepared.note_asked();
-        let is_known = |other: &&Checked| {
+        let is_known = |other: &&Asked| {
             other.counter.key == key && other.counter.limit.spec.scope == counter.limit.spec.scope
         };
         if self.groups.asked.iter().chain(&self.groups.alone).any(|other| is_known(&other)) {
             return Err(CheckError::Twice);
         }
-        self.groups.add(Checked::of_policy(at, index, (policy, active), counter, what), false);
+        self.groups.add(Asked::of_policy(at, index, (policy, active), counter, intent), false);
         if self.groups.len() > MAX_CHECKED {
             return Err(CheckError::TooManyLimits);
         }
@@ -493,13 +486,12 @@ impl<'a> PreparedCheck<'a> {
             clients.get(position).cloned().unwrap_or_else(|| "(named by an application)".into())
         };
         let asking = Asking {
-            denials: engine.denials(),
+            engine,
             snapshot: &snapshot,
             is_shadow: false,
             headers: check.headers,
             client: &client,
             marks: false,
-            number: groups.number,
         };
         asking.decide(groups, budget, &mut findings).await;
         for (at, status) in uncounted {

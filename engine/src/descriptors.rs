@@ -14,6 +14,7 @@ use std::sync::Arc;
 use sluice_config::descriptor::describe;
 
 use crate::answer::Refused;
+use crate::denial::headers::verdict_headers;
 use crate::descriptors::group::group;
 pub use crate::descriptors::question::{Answer, Descriptor, Hits, OverrideRate, Question};
 use crate::engine::Engine;
@@ -55,16 +56,16 @@ impl Engine {
             describe(descriptor.map_or(&[], |one| &one.pairs[..]), |key| PUBLIC_KEYS.contains(&key)).into()
         };
         let asking = Asking {
-            denials: self.denials(),
+            engine: self,
             snapshot: &snapshot,
             is_shadow: question.is_shadow,
             headers: question.headers,
             client: &client,
             marks: true,
-            number: groups.number,
         };
-        asking.decide(groups, question.budget, &mut findings).await;
+        let verdict = asking.decide(groups, question.budget, &mut findings).await;
         Ok(Answer {
+            headers: verdict_headers(&verdict),
             charged: findings.mark(),
             reservation: findings.reservation(),
             reserved: findings.reserved(),

@@ -8,26 +8,25 @@ use prometheus_client::registry::Registry;
 use sluice_config::client_pages::{PeekQuestion, Peeked};
 use sluice_config::message::{ResetOrder, ResetStep};
 use sluice_config::{RequestAttributes, path};
-use sluice_store::{Clock, KeyHash};
+use sluice_store::Clock;
 use tokio::runtime::Handle;
 
 use crate::answer::{Answer, Refused};
 use crate::limit::active::Effect;
 use crate::limit::correction;
-use crate::limit::decide::{Admission, Decided, decide};
-use crate::limit::denial_log::{DenialLog, DeniedRequest};
-use crate::limit::index::LimitIndex;
+use crate::limit::decide::decide;
+use crate::limit::denial_log::DenialLog;
 use crate::limit::mark::Marks;
-use crate::limit::matching::MatchedLimits;
+use crate::limit::query::Query;
 use crate::limit::queue::admit;
 use crate::limit::rates::Load;
+use crate::limit::record::{describe_request, record};
 use crate::metrics::DecisionMetrics;
 use crate::pages::{self, Page, Validate};
 use crate::publish::publisher::Publisher;
 use crate::session::resets::carry_out;
 use crate::startup_policy::StartupPolicy;
 use crate::stores::{CurrentLimiters, Stores};
-use crate::traceparent::trace_of;
 
 /// The parts and settings that an engine is started with.
 #[derive(Debug)]
@@ -57,8 +56,8 @@ impl Engine {
         let EngineOptions { runtime, clock, startup_policy, local_quota_keys, load } = options;
         let current = CurrentLimiters::default();
         let metrics = DecisionMetrics::register(registry, current.clone());
-        let stores = Stores::new(runtime, clock, local_quota_keys, current);
-        let publisher = Publisher::new(stores, metrics, load, startup_policy);
+        let stores = Stores::new(runtime, clock.clone(), local_quota_keys, current);
+        let publisher = Publisher::new(stores, metrics, load, startup_policy, clock);
         publisher.files().register(registry);
         Self { publisher, denials: Arc::default() }
     }
@@ -113,42 +112,24 @@ impl Engine {
         if snapshot.rejects_ambiguous_paths && path::is_ambiguous(request().uri.path()) {
             return Err(Refused::AmbiguousPath);
         }
-        let mut matched = MatchedLimits::find(&snapshot, &request);
-        let may_queue = matched.has_queue;
-        let decided = if may_queue {
-            let find = |snapshot: &_| MatchedLimits::find(snapshot, &request);
+        let mut query = Query::find(&snapshot, &request);
+        let may_queue = query.has_queue;
+        let verdict = if may_queue {
+            let find = |snapshot: &_| Query::find(snapshot, &request);
             let (snapshots, slots) = (self.publisher.snapshots(), self.publisher.slots());
-            Box::pin(admit(snapshots, slots, stopping(), (snapshot, matched), find)).await
+            Box::pin(admit(snapshots, slots, stopping(), (snapshot, query), find)).await
         } else {
-            decide(snapshot, &mut matched, self.publisher.slots()).await
+            decide(snapshot, &mut query, self.publisher.slots()).await
         };
         let decided_at = Instant::now();
-        let Decided { snapshot, admission, held, passed } = decided;
+        record(&verdict, &self.denials, decided_at, |limit, _| describe_request(&verdict, limit, &request()));
         let mut marks = Marks::default();
-        let denied = |limit: LimitIndex, key: KeyHash| {
-            let policy = snapshot.policy(limit);
-            let describe = || policy.describe_client(usize::from(limit.limit), &request());
-            let active = snapshot.limit(limit);
-            let is_shadow = matches!(active.effect, Effect::Observe);
-            active.denied_clients.count(key.0, decided_at.into(), is_shadow, describe);
-            self.denials.denied(&snapshot, limit, key, decided_at, || {
-                let attributes = request();
-                let path = policy.path_pattern(usize::from(limit.limit), &attributes).map(str::to_owned);
-                DeniedRequest { client: describe(), path, trace: trace_of(attributes.headers) }
-            });
-        };
-        for &(limit, key) in &passed {
-            key.into_iter().for_each(|key| denied(limit, key));
-            if let Effect::Mark(mark) = &snapshot.limit(limit).effect {
+        for (limit, _) in verdict.passed() {
+            if let Effect::Mark(mark) = &verdict.snapshot.limit(limit).effect {
                 marks.add(mark);
             }
         }
-        match &admission {
-            Admission::Denied(status) => status.denials().for_each(|(limit, key)| denied(limit, key)),
-            Admission::NotQueued(denial) => denied(denial.limit, denial.key),
-            _ => {}
-        }
-        Ok(Answer { snapshot, admission, held, marks, decided_at, may_queue })
+        Ok(Answer { verdict, marks, decided_at, may_queue })
     }
 
     pub(crate) fn denials(&self) -> &DenialLog {

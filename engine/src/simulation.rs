@@ -10,14 +10,16 @@ use prometheus_client::registry::Registry;
 use sluice_config::message::PolicyUid;
 use sluice_config::store_access::{StoreChoice, StoreChoices};
 use sluice_config::{Nack, PreparedPolicy};
-use sluice_store::Clock;
+use sluice_store::{Clock, PlannedCounter};
 use smallvec::SmallVec;
 
 use crate::engine::{Engine, EngineOptions};
-use crate::limit::decide::{Admission, Decided, decide};
+use crate::limit::decide::decide;
 use crate::limit::index::LimitIndex;
-use crate::limit::matching::{MatchedLimits, attributes};
+use crate::limit::matching::attributes;
+use crate::limit::query::{Part, Query};
 use crate::limit::rates::Load;
+use crate::limit::verdict::{Outcome, Reason};
 use crate::publish::publisher::Publisher;
 use crate::startup_policy::StartupPolicy;
 
@@ -103,7 +105,7 @@ impl Simulation {
     ) -> Simulated {
         self.clock.advance_micros(at.saturating_sub(self.clock.now()));
         let snapshot = self.publisher.current();
-        let mut matched = MatchedLimits::find(&snapshot, || attributes(request, peer, None));
+        let mut query = Query::find(&snapshot, || attributes(request, peer, None));
         let outcome = |index: LimitIndex, key: Option<u128>, cost, decision| LimitOutcome {
             policy: usize::from(index.policy),
             limit: usize::from(index.limit),
@@ -116,60 +118,43 @@ impl Simulation {
             cost,
             decision,
         };
-        let enforced: SmallVec<[_; 4]> = matched
-            .enforced
-            .iter()
-            .zip(&matched.counters)
-            .map(|(&index, counter)| {
-                outcome(index, Some(counter.key.0), counter.cost, LimitDecision::Admitted)
-            })
-            .collect();
-        let beside: SmallVec<[_; 4]> = matched
-            .beside
-            .iter()
-            .map(|(index, counter)| {
-                outcome(*index, Some(counter.key.0), counter.cost, LimitDecision::Admitted)
-            })
-            .collect();
-        let Decided { admission, mut held, passed, .. } =
-            decide(snapshot.clone(), &mut matched, self.publisher.slots()).await;
-        let (mut limits, mut is_admitted) = (enforced, false);
-        let asks_beside = !matches!(
-            admission,
-            Admission::Refused(..) | Admission::Shed(_) | Admission::Waits { .. } | Admission::TooManyLimits
-        );
+        let admitted = |(index, counter): (LimitIndex, &PlannedCounter)| {
+            outcome(index, Some(counter.key.0), counter.cost, LimitDecision::Admitted)
+        };
+        let mut limits: SmallVec<[_; 4]> = query.parts.iter().flat_map(Part::iter).map(admitted).collect();
+        let beside: SmallVec<[_; 4]> =
+            query.beside.iter().flat_map(|one| one.part.iter()).map(admitted).collect();
+        let mut verdict = decide(snapshot.clone(), &mut query, self.publisher.slots()).await;
+        let mut held = std::mem::take(&mut verdict.held);
         let mut deny = |index: LimitIndex, decision| {
             limits.iter_mut().for_each(|limit| limit.decision = LimitDecision::DeniedByOther);
             (usize::from(index.policy), usize::from(index.limit), decision)
         };
-        let denials: SmallVec<[_; 4]> = match &admission {
-            Admission::Unlimited
-            | Admission::Admitted(..)
-            | Admission::StoreFailed { denied_by: None, .. } => {
-                is_admitted = true;
-                SmallVec::new()
+        let denials: SmallVec<[_; 4]> = match &verdict.outcome {
+            Outcome::Admit(_) | Outcome::Unknown(_) => SmallVec::new(),
+            Outcome::Wait(wait) => std::iter::once(deny(wait.limit, LimitDecision::Waits)).collect(),
+            Outcome::Deny(Reason::Limits) => {
+                verdict.denials().map(|(index, _)| deny(index, LimitDecision::Denied)).collect()
             }
-            Admission::Denied(status) => {
-                status.denials().map(|(index, _)| deny(index, LimitDecision::Denied)).collect()
+            Outcome::Deny(Reason::QueueFull(full)) => {
+                std::iter::once(deny(full.limit, LimitDecision::Denied)).collect()
             }
-            Admission::Waits { wait, .. } => {
-                std::iter::once(deny(wait.limit, LimitDecision::Waits)).collect()
-            }
-            Admission::QueueFull(full) => std::iter::once(deny(full.limit, LimitDecision::Denied)).collect(),
-            Admission::NotQueued(denial) => {
+            Outcome::Deny(Reason::NotQueued(denial)) => {
                 std::iter::once(deny(denial.limit, LimitDecision::Denied)).collect()
             }
-            Admission::Refused(index, _)
-            | Admission::Shed(index)
-            | Admission::SlotsExpired { limit: index, .. }
-            | Admission::StoreFailed { denied_by: Some(index), .. } => {
-                std::iter::once(deny(*index, LimitDecision::Denied)).collect()
-            }
-            Admission::TooManyLimits => {
+            Outcome::Deny(
+                Reason::Refused(index, _)
+                | Reason::Shed(index)
+                | Reason::SlotsExpired { limit: index, .. }
+                | Reason::StoreFailed { limit: index, .. },
+            ) => std::iter::once(deny(*index, LimitDecision::Denied)).collect(),
+            Outcome::Deny(Reason::TooManyLimits) => {
                 limits.iter_mut().for_each(|limit| limit.decision = LimitDecision::DeniedByOther);
                 SmallVec::new()
             }
         };
+        let is_admitted = matches!(verdict.outcome, Outcome::Admit(_) | Outcome::Unknown(_));
+        let asks_beside = !verdict.beside.is_empty();
         for (policy, limit, decision) in denials {
             match limits.iter_mut().find(|known| (known.policy, known.limit) == (policy, limit)) {
                 Some(known) => known.decision = decision,
@@ -185,7 +170,7 @@ impl Simulation {
             }
         }
         limits.extend(beside.into_iter().map(|observed| {
-            let is_passed = passed.iter().any(|(index, _)| {
+            let is_passed = verdict.passed().any(|(index, _)| {
                 (usize::from(index.policy), usize::from(index.limit)) == (observed.policy, observed.limit)
             });
             let decision = match (is_passed, asks_beside) {

@@ -350,7 +350,11 @@ async fn check(
     });
     let is_denied = answered.all().iter().any(|one| !one.allowed);
     let wait = answered.all().iter().filter(|one| !one.allowed).flat_map(|one| &one.limits);
-    let wait = wait.filter(|one| !one.allowed).filter_map(|one| one.retry_after_seconds).max();
+    // No wait helps if one of them never has room.
+    let wait = wait
+        .filter(|one| !one.allowed)
+        .map(|one| one.retry_after_seconds)
+        .try_fold(0, |longest, wait| Some(longest.max(wait?)));
     let mut response = match answered {
         Answered::One(answer) => Json(answer).into_response(),
         Answered::Many(answers) => {
@@ -496,7 +500,8 @@ fn of_error(error: &CheckError, position: Option<usize>, body: &CheckBody) -> Pr
         CheckError::Key(_) => (StatusCode::UNPROCESSABLE_ENTITY, Some("/key")),
         CheckError::NotPossible(_) => (StatusCode::UNPROCESSABLE_ENTITY, Some("/limit")),
         CheckError::Twice => (StatusCode::UNPROCESSABLE_ENTITY, Some("")),
-        CheckError::TooManyLimits => (StatusCode::UNPROCESSABLE_ENTITY, Some("/limits")),
+        // As from a sidecar.
+        CheckError::TooManyLimits => (StatusCode::BAD_REQUEST, Some("/limits")),
         CheckError::AmbiguousPath => (StatusCode::UNPROCESSABLE_ENTITY, Some("/request/url")),
     };
     let problem = Problem::new(status, error.to_string());
@@ -537,7 +542,7 @@ fn limit_body(one: LimitStatus) -> LimitBody {
             .filter(|rate| rate.period_millis > 0)
             .map(|rate| rate.period_millis as f64 / 1000.0),
         remaining: rate.map(|_| status.left),
-        reset_seconds: rate.map(|_| status.reset_seconds),
+        reset_seconds: status.reset_seconds,
         never_fits: is_over && status.retry_after_seconds.is_none(),
         retry_after_seconds: status.retry_after_seconds,
     }

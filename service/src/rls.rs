@@ -162,22 +162,21 @@ impl Rls {
         });
         let nearest = options.headers.as_ref().and_then(|names| Some((names, nearest(&answer.statuses)?)));
         let mut response_headers_to_add = nearest.map_or_else(Vec::new, |(names, (limit, status))| {
-            let values = [limit.requests, status.remaining, status.reset_seconds];
+            let values = [limit.requests, status.remaining, status.reset_seconds.unwrap_or(0)];
             let headers = names.iter().zip(values);
             headers.map(|(key, value)| HeaderValue { key: key.clone(), value: value.to_string() }).collect()
         });
+        let header = |key: &str, value: &str| HeaderValue { key: key.to_owned(), value: value.to_owned() };
         // A policy says which headers its limits have.
-        let header =
-            |(key, value): (&str, &String)| HeaderValue { key: key.to_owned(), value: value.clone() };
-        let limited = answer.statuses.iter().filter(|status| !status.headers.is_empty());
-        let of_policy = limited.max_by_key(|status| status.strictness());
-        let of_policy = of_policy.iter().flat_map(|status| &status.headers);
-        response_headers_to_add.extend(of_policy.map(|(key, value)| header((key, value))));
+        let of_policies = answer.headers.iter();
+        let of_policies =
+            of_policies.filter_map(|(key, value)| Some(header(key.as_str(), value.to_str().ok()?)));
+        response_headers_to_add.extend(of_policies);
         let request_headers_to_add = answer
             .charged
             .iter()
             .filter(|_| overall_code == OK)
-            .map(|mark| header((CHARGED.as_str(), mark)))
+            .map(|mark| header(CHARGED.as_str(), mark))
             .collect();
         let reservation = answer
             .reservation
@@ -231,7 +230,8 @@ fn descriptor_status(status: &Status, is_over: bool, is_quota: bool) -> Descript
         let limit_remaining = clamped(status.remaining);
         return DescriptorStatus { code, current_limit: None, limit_remaining, duration_until_reset: None };
     };
-    let seconds = i64::try_from(status.reset_seconds).unwrap_or(i64::MAX);
+    let seconds = status.reset_seconds.filter(|_| !is_quota);
+    let seconds = seconds.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX));
     DescriptorStatus {
         code,
         current_limit: Some(CurrentLimit {
@@ -241,7 +241,7 @@ fn descriptor_status(status: &Status, is_over: bool, is_quota: bool) -> Descript
             unit_multiplier: if limit.multiplier > 1 { limit.multiplier } else { 0 },
         }),
         limit_remaining: clamped(status.remaining),
-        duration_until_reset: (!is_quota).then_some(prost_types::Duration { seconds, nanos: 0 }),
+        duration_until_reset: seconds.map(|seconds| prost_types::Duration { seconds, nanos: 0 }),
     }
 }
 

@@ -1,105 +1,91 @@
 //! Headers that report the state of a request's limits. `RateLimit` and `RateLimit-Policy` follow
 //! draft-ietf-httpapi-ratelimit-headers-10; older clients read `X-RateLimit-*`.
 
-use std::cmp::Reverse;
-
 use bytes::BytesMut;
+use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use sluice_limiter::Decision;
 
 use crate::denial::rejection::time;
 use crate::denial::reveal::Reveal;
+use crate::limit::active::ActiveLimit;
 use crate::limit::index::LimitIndex;
-use crate::limit::status::RateLimitStatus;
+use crate::limit::told::{Told, reset};
+use crate::limit::verdict::{Outcome, Verdict};
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+pub(super) const X_RETRY_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-retry-after");
 const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 /// The largest integer of a structured field (RFC 9651, 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
+/// Returns the headers that report the limits of a verdict, for a door whose answer is no response itself.
+pub(crate) fn verdict_headers(verdict: &Verdict) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    write_status(verdict, Reveal::Nothing, &mut headers);
+    if let Some((seconds, limit)) = verdict.retry_after() {
+        set_retry_after(&mut headers, seconds, verdict.snapshot.limit(limit));
+    }
+    headers
+}
+
+/// Says when to try again, in the headers that the policy of a limit chooses.
+pub(super) fn set_retry_after(headers: &mut HeaderMap, seconds: u64, limit: &ActiveLimit) {
+    headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    let [_, x_rate_limit] = limit.status_headers;
+    if x_rate_limit {
+        headers.insert(X_RETRY_AFTER, HeaderValue::from(seconds));
+    }
+}
+
 /// Adds the headers of a request's limits, and of the store's failure if there was one and it may be revealed.
-pub(crate) fn write_status(status: &RateLimitStatus, reveal: Reveal, headers: &mut HeaderMap) {
-    if let Some(fault) = status.failure {
+pub(crate) fn write_status(verdict: &Verdict, reveal: Reveal, headers: &mut HeaderMap) {
+    if let Some(fault) = verdict.failure() {
         reveal.store_failure(fault, headers);
     }
+    let snapshot = &*verdict.snapshot;
     let mut text = BytesMut::with_capacity(192);
-    let is_denial = !status.response.admitted;
-    // The X-RateLimit headers have room for one rate: the one that will deny first, or in a denial the one that denies for the
-    // longest time, from which Retry-After comes.
-    let mut described: Option<(Decision, LimitIndex)> = None;
-    let mut longest = None;
-    for (limit, decisions) in status.counted() {
-        let names = &status.snapshot.rates(limit).names;
-        let [rate_limit, x_rate_limit] = status.snapshot.limit(limit).status_headers;
-        let blocked_for = names.blocked_for(decisions);
-        for (name, decision) in names.with(decisions) {
-            if rate_limit {
-                separate(&mut text);
-                text.extend_from_slice(name.policy_item.as_bytes());
-            }
-            let is_next = if is_denial {
-                let wait = denial_wait(&decision).max(blocked_for);
-                let is_longer = wait.is_some() && longest < wait;
-                longest = longest.max(wait);
-                // Another limit than the one that denies is not described.
-                described = described.filter(|_| !is_longer);
-                is_longer
-            } else {
-                let tightness = |d: &Decision| (d.remaining, Reverse(d.reset));
-                described.is_none_or(|(other, _)| tightness(&decision) < tightness(&other))
-            };
-            if x_rate_limit && is_next {
-                described = Some((decision, limit));
-            }
+    let is_denial = matches!(verdict.outcome, Outcome::Deny(_) | Outcome::Wait(_));
+    let reports = |limit: LimitIndex| snapshot.limit(limit).status_headers;
+    for (limit, decisions) in verdict.counted().filter(|(limit, _)| reports(*limit)[0]) {
+        for (name, _) in snapshot.rates(limit).names.with(decisions) {
+            separate(&mut text);
+            text.extend_from_slice(name.policy_item.as_bytes());
         }
     }
     insert(headers, RATE_LIMIT_POLICY, &mut text, Value::Repeats);
-    for (limit, decisions) in status.counted() {
-        let names = &status.snapshot.rates(limit).names;
-        if !status.snapshot.limit(limit).status_headers[0] {
-            continue;
-        }
-        for (name, decision) in names.with(decisions) {
+    for (limit, decisions) in verdict.counted().filter(|(limit, _)| reports(*limit)[0]) {
+        for (name, decision) in snapshot.rates(limit).names.with(decisions) {
             separate(&mut text);
             text.extend_from_slice(name.item.as_bytes());
             text.extend_from_slice(b";r=");
             write_number(&mut text, decision.remaining.min(MAX_INTEGER));
-            if names.has_reset && !is_hopeless(&decision) {
+            if let Some(reset) = reset(snapshot, limit, &decision) {
                 text.extend_from_slice(b";t=");
-                write_number(&mut text, decision.reset.div_ceil(1_000_000));
+                write_number(&mut text, reset.div_ceil(1_000_000));
             }
         }
     }
     insert(headers, RATE_LIMIT, &mut text, Value::Changes);
-    if let Some((decision, limit)) = described {
-        let snapshot = &status.snapshot;
-        let format = snapshot.limit(limit).rejection.reset_format;
-        let has_reset = snapshot.rates(limit).names.has_reset && !is_hopeless(&decision);
-        let reset = has_reset.then(|| time(format, status.response.at, decision.reset));
-        for (name, number, value) in [
-            (X_LIMIT, Some(decision.limit), Value::Repeats),
-            (X_REMAINING, Some(decision.remaining), Value::Changes),
-            (X_RESET, reset, Value::Changes),
-        ] {
-            let Some(number) = number else { continue };
-            write_number(&mut text, number);
-            insert(headers, name, &mut text, value);
-        }
+    // These headers have room for one rate. In a denial, another limit than the one that denies is not described.
+    let told = verdict.counted().filter(|(limit, _)| is_denial || reports(*limit)[1]);
+    let Some(told) = Told::of(snapshot, is_denial, told).filter(|told| reports(told.limit)[1]) else {
+        return;
+    };
+    let format = snapshot.limit(told.limit).rejection.reset_format;
+    let reset = told.reset(snapshot).map(|reset| time(format, verdict.at(), reset));
+    for (name, number, value) in [
+        (X_LIMIT, Some(told.decision.limit), Value::Repeats),
+        (X_REMAINING, Some(told.decision.remaining), Value::Changes),
+        (X_RESET, reset, Value::Changes),
+    ] {
+        let Some(number) = number else { continue };
+        write_number(&mut text, number);
+        insert(headers, name, &mut text, value);
     }
-}
-
-/// Returns the microseconds for which a rate denies the request; the most if no wait helps, and `None` if it does not deny.
-fn denial_wait(decision: &Decision) -> Option<u64> {
-    (!decision.admitted).then(|| decision.retry_after.unwrap_or(u64::MAX))
-}
-
-/// Reports whether a rate denies the request and no wait helps. It has no time at which the client should come again.
-fn is_hopeless(decision: &Decision) -> bool {
-    !decision.admitted && decision.retry_after.is_none()
 }
 
 fn separate(text: &mut BytesMut) {
@@ -132,15 +118,4 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, text: &mut BytesMut, value:
         text.set_sensitive(value == Value::Changes);
         headers.insert(name, text);
     }
-}
-
-/// Returns the seconds after which a denied request would be admitted; `None` if no wait helps.
-pub(super) fn retry_after(status: &RateLimitStatus) -> Option<u64> {
-    let mut longest = 1;
-    // A denial that begins a block has its wait, although it was not the block that denied.
-    let waits = |decision: &&Decision| !decision.admitted || decision.retry_after.is_some();
-    for decision in status.response.decisions.iter().filter(waits) {
-        longest = longest.max(decision.retry_after?.div_ceil(1_000_000));
-    }
-    Some(longest)
 }

@@ -1,47 +1,54 @@
 //! One response for each reason to reject a request.
 
 use std::fmt::Write as _;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use sluice_config::prepared::Refusal;
-use sluice_limiter::{Decision, Words};
+use sluice_limiter::Words;
 use smallvec::SmallVec;
 
 use super::format::{GrpcStatus, ResponseFormat};
 use super::grpc_details::Violated;
-use super::headers::{retry_after, write_status};
+use super::headers::{X_RETRY_AFTER, set_retry_after, write_status};
 use super::problem::{ProblemType, QUOTA_EXCEEDED, REDUCED_CAPACITY};
-use super::rejection::{Cause, Denial, time, with_jitter};
+use super::rejection::{Cause, Denial, time};
 use super::reveal::Reveal;
 use crate::limit::active::ActiveLimit;
 use crate::limit::delay_queue::MAX_WAITING;
 use crate::limit::index::LimitIndex;
 use crate::limit::queue::{QueueDenial, QueueDenialReason};
 use crate::limit::snapshot::Snapshot;
-use crate::limit::status::RateLimitStatus;
+use crate::limit::verdict::Verdict;
 
-const X_RETRY_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-retry-after");
 /// Suggested wait where no exact one is known, in seconds.
 const RETRY_SOON: u64 = 1;
 
 impl ResponseFormat {
     /// Rejects a request that its limits deny. If several do, the one with the longest wait describes the response.
-    pub(crate) fn denied(self, status: &RateLimitStatus, reveal: Reveal) -> Response<Bytes> {
-        let snapshot = &*status.snapshot;
+    pub(crate) fn denied(self, verdict: &Verdict, reveal: Reveal) -> Response<Bytes> {
+        let snapshot = &*verdict.snapshot;
+        let Some(told) = verdict.told_denial() else {
+            // A denial always has a limit that denies.
+            return self.error(
+                StatusCode::TOO_MANY_REQUESTS,
+                GrpcStatus::ResourceExhausted,
+                QUOTA_EXCEEDED,
+                "",
+                &[],
+            );
+        };
         let mut violated = SmallVec::<[Violated<'_>; 2]>::new();
         let mut message = String::with_capacity(160);
-        // The longest wait, in microseconds, with the limit and the rate that cause it. A limit that no wait helps counts as the longest.
-        let mut longest: Option<(u64, LimitIndex, Decision)> = None;
-        for (limit, decisions) in status.counted() {
+        for (limit, decisions) in verdict.counted() {
             let names = &snapshot.rates(limit).names;
             let others = violated.len();
             // Where headers keep the numbers from clients, bodies do too.
             let has_numbers = snapshot.limit(limit).status_headers.contains(&true);
             let public = |rule| if has_numbers { rule } else { names.without_numbers.as_str() };
-            for (name, decision) in names.with(decisions).filter(|(_, decision)| !decision.admitted) {
+            for (name, _) in names.with(decisions).filter(|(_, decision)| !decision.admitted) {
                 let (limit_name, rule) = if has_numbers {
                     (&name.unquoted, &name.rule)
                 } else {
@@ -52,14 +59,8 @@ impl ResponseFormat {
                     violated.push(Violated { limit: limit_name, rule });
                     message += rule;
                 }
-                let wait = decision.retry_after.unwrap_or(u64::MAX);
-                if longest.is_none_or(|(other, ..)| wait > other) {
-                    longest = Some((wait, limit, decision));
-                }
             }
-            if let Some((rule, wait)) = names.block(decisions)
-                && let Some((_, decision)) = names.with(decisions).next()
-            {
+            if let Some((rule, _)) = names.block(decisions) {
                 let is_new = violated.len() == others;
                 if is_new {
                     violated.push(Violated { limit: &names.limit, rule: public(rule) });
@@ -67,23 +68,11 @@ impl ResponseFormat {
                 if is_new || has_numbers {
                     message += public(rule);
                 }
-                if longest.is_none_or(|(other, ..)| wait > other) {
-                    longest = Some((wait, limit, decision));
-                }
             }
         }
-        let Some((_, index, decision)) = longest else {
-            // A denial always has a limit that denies.
-            return self.error(
-                StatusCode::TOO_MANY_REQUESTS,
-                GrpcStatus::ResourceExhausted,
-                QUOTA_EXCEEDED,
-                "",
-                &[],
-            );
-        };
+        let (index, decision) = (told.limit, told.decision);
         let rejection = &*snapshot.limit(index).rejection;
-        let wait = retry_after(status).map(|seconds| with_jitter(seconds, rejection.jitter_percent));
+        let wait = told.retry_after().map(|seconds| snapshot.limit(index).with_jitter(seconds));
         match wait {
             Some(seconds) => {
                 message += "Try again in ";
@@ -92,7 +81,7 @@ impl ResponseFormat {
             }
             None => message += "Waiting does not help.",
         }
-        let (at, format) = (status.response.at, rejection.reset_format);
+        let (at, format) = (verdict.at(), rejection.reset_format);
         let (policy, names) = (snapshot.policy(index), &snapshot.rates(index).names);
         let denial = Denial {
             cause: Cause::Client,
@@ -109,7 +98,7 @@ impl ResponseFormat {
             renewal: wait.map(|seconds| time(format, at, seconds * 1_000_000)),
         };
         let mut response = self.rejection(rejection, &denial);
-        write_status(status, reveal, response.headers_mut());
+        write_status(verdict, reveal, response.headers_mut());
         if let Some(seconds) = wait {
             set_retry_after(response.headers_mut(), seconds, snapshot.limit(index));
         }
@@ -142,7 +131,7 @@ impl ResponseFormat {
         let (limit, policy) = (snapshot.limit(index), snapshot.policy(index));
         let rejection = &*limit.rejection;
         let rule = message.clone();
-        let wait = wait.map(|(seconds, at)| (with_jitter(seconds, rejection.jitter_percent), at));
+        let wait = wait.map(|(seconds, at)| (limit.with_jitter(seconds), at));
         let denial = Denial {
             cause,
             problem,
@@ -177,7 +166,7 @@ impl ResponseFormat {
             problem: REDUCED_CAPACITY,
             message,
             violated: Some(name),
-            wait: Some((RETRY_SOON, now())),
+            wait: Some((RETRY_SOON, snapshot.clock.now())),
         };
         self.uncounted(snapshot, index, uncounted)
     }
@@ -203,7 +192,7 @@ impl ResponseFormat {
             problem: REDUCED_CAPACITY,
             message,
             violated: Some(name),
-            wait: Some((RETRY_SOON, now())),
+            wait: Some((RETRY_SOON, snapshot.clock.now())),
         };
         let mut response = self.uncounted(snapshot, index, uncounted);
         reveal.store_failure(fault, response.headers_mut());
@@ -245,7 +234,7 @@ impl ResponseFormat {
             problem: if cause == Cause::Client { QUOTA_EXCEEDED } else { REDUCED_CAPACITY },
             message: format!("Limit {name}: {message}"),
             violated: Some(name),
-            wait: Some((seconds, now())),
+            wait: Some((seconds, snapshot.clock.now())),
         };
         self.uncounted(snapshot, index, uncounted)
     }
@@ -293,7 +282,7 @@ impl ResponseFormat {
             problem: REDUCED_CAPACITY,
             message,
             violated: None,
-            wait: Some((RETRY_SOON, now())),
+            wait: Some((RETRY_SOON, snapshot.clock.now())),
         };
         let mut response = self.uncounted(snapshot, index, uncounted);
         reveal.store_failure(fault, response.headers_mut());
@@ -321,23 +310,8 @@ struct Uncounted<'a> {
     wait: Option<(u64, u64)>,
 }
 
-/// Returns the time of this process, in microseconds since the Unix epoch.
-fn now() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
-}
-
 fn name(limit: &ActiveLimit) -> &str {
     &limit.base().names.limit
-}
-
-/// Says when to try again, in the headers that the policy of a limit chooses.
-fn set_retry_after(headers: &mut HeaderMap, seconds: u64, limit: &ActiveLimit) {
-    headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
-    let [_, x_rate_limit] = limit.status_headers;
-    if x_rate_limit {
-        headers.insert(X_RETRY_AFTER, HeaderValue::from(seconds));
-    }
 }
 
 /// Says in all headers that a new attempt is worth it soon.

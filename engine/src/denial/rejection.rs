@@ -74,12 +74,6 @@ pub(super) fn time(format: ResetFormat, at: u64, wait: u64) -> u64 {
     }
 }
 
-/// Returns a wait that is longer by up to `percent`, at random.
-pub(super) fn with_jitter(seconds: u64, percent: u8) -> u64 {
-    let most = seconds.saturating_mul(u64::from(percent)).div_ceil(100);
-    if most == 0 { seconds } else { seconds.saturating_add(rand::random_range(0..=most)) }
-}
-
 impl ResponseFormat {
     /// Builds the response to a denied request, without the headers that report the state of its limits.
     pub(super) fn rejection(self, rejection: &Rejection, denial: &Denial<'_>) -> Response<Bytes> {

@@ -1,9 +1,8 @@
 //! Divides the descriptors of a question by how they are checked.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use sluice_config::descriptor::{Found, RateUnit, RuleAllowance, descriptor_key};
+use sluice_config::descriptor::{Found, RuleAllowance, descriptor_key};
 use sluice_config::policy::Consistency;
 use sluice_config::prepared::{Domain, Identified, NotApplied};
 use sluice_limiter::{Algorithm, Burst, Period, Rate, Requests};
@@ -11,11 +10,13 @@ use sluice_store::{KeyHash, LimitPlan, LimitSpec, PlannedCounter};
 use smallvec::SmallVec;
 
 use crate::descriptors::question::{Descriptor, Hits, OverrideRate, Question};
-use crate::limit::active::{ActivePolicy, Effect};
+use crate::limit::active::ActivePolicy;
 use crate::limit::index::LimitIndex;
+use crate::limit::query::{Intent, NamedReservation};
+use crate::limit::rates::strict;
 use crate::limit::snapshot::Snapshot;
-use crate::question::counters::{Checked, Groups, MAX_CHECKED, Use, denied_without_counting, strict};
-use crate::question::token::{Entry, Token};
+use crate::limit::token::{Entry, Token};
+use crate::question::counters::{Asked, Groups, MAX_CHECKED};
 use crate::question::{CurrentLimit, Outcome, Status};
 
 /// Finds the rule of each descriptor, and divides them by how they are checked. Writes the status of those that nothing counts.
@@ -62,7 +63,8 @@ pub(super) fn group(
                 (false, false) => Outcome::OverLimit,
             };
             groups.is_denied |= outcome == Outcome::OverLimit && !question.is_shadow;
-            statuses[n] = Status::nothing(outcome, limit, until_next(unit), is_quota);
+            let until_next = unit.seconds() - snapshot.seconds() % unit.seconds();
+            statuses[n] = Status::nothing(outcome, limit, Some(until_next), is_quota);
             continue;
         }
         let number = match (found[n].as_ref().map(|found| found.rule.allowance), descriptor.rate) {
@@ -80,19 +82,19 @@ pub(super) fn group(
             // A counter that values share is not for a rate that one of them brings along.
             Some(_) | None => descriptor_key(&descriptor.pairs, secret),
         };
-        let checked = Checked {
+        let asked = Asked {
             name: rule(n).map(|rule| rule.name.clone()).unwrap_or_default(),
             is_quota: rule(n).is_some_and(|rule| rule.is_quota),
             is_observed,
-            ..Checked::new(
+            ..Asked::new(
                 n,
                 limit,
                 counter(plan, key, cost(descriptor.hits)),
-                what(descriptor.hits),
+                intent(descriptor.hits),
                 policy.store,
             )
         };
-        groups.add(checked, question.is_shadow);
+        groups.add(asked, question.is_shadow);
     }
     groups
 }
@@ -116,7 +118,6 @@ impl Groups {
             let prepared = &policy.prepared.limits[usize::from(number)];
             let base = LimitIndex { policy: position, limit: number, rates: 0 };
             let active = snapshot.limit(base);
-            let is_observed = matches!(active.effect, Effect::Observe);
             for (n, descriptor) in question.descriptors.iter().enumerate() {
                 if !prepared.counts_descriptor(question.domain, &descriptor.pairs) {
                     continue;
@@ -125,10 +126,8 @@ impl Groups {
                 let (key, rates) =
                     match prepared.identify_descriptor(&descriptor.pairs, snapshot.secret(policy)) {
                         Ok(Identified::Counted { key, rates, cost: _ }) => (key, rates),
-                        Ok(Identified::Refused(_)) => {
-                            let outcome = if is_observed { Outcome::Observed } else { Outcome::OverLimit };
-                            self.is_denied |= !is_observed && !question.is_shadow;
-                            statuses[n].merge(denied_without_counting(active, outcome));
+                        Ok(Identified::Refused(refusal)) => {
+                            statuses[n].merge(self.refuse(active, (base, refusal), question.is_shadow));
                             continue;
                         }
                         Err(NotApplied::Unlimited) => {
@@ -138,7 +137,7 @@ impl Groups {
                         Err(_) => continue,
                     };
                 let limit = LimitIndex { rates, ..base };
-                let (what, plan, cost) = if prepared.reserves() {
+                let (intent, plan, cost) = if prepared.reserves() {
                     let secret = snapshot.secret(policy);
                     self.reserving(snapshot, limit, descriptor, |token| {
                         token.entry(secret, &prepared.scope, KeyHash(key))
@@ -151,11 +150,11 @@ impl Groups {
                         }
                         _ => snapshot.rates(limit).plan.clone(),
                     };
-                    (what(descriptor.hits), plan, cost(descriptor.hits))
+                    (intent(descriptor.hits), plan, cost(descriptor.hits))
                 };
                 let counter = counter(plan, key, cost);
-                let checked = Checked::of_policy(n, limit, (policy, active), counter, what);
-                self.add(checked, question.is_shadow);
+                let asked = Asked::of_policy(n, limit, (policy, active), counter, intent);
+                self.add(asked, question.is_shadow);
             }
         }
     }
@@ -170,51 +169,55 @@ impl Groups {
         limit: LimitIndex,
         descriptor: &Descriptor<'_>,
         entry_of: impl Fn(&Token) -> Option<Entry>,
-    ) -> (Use, Arc<LimitPlan>, u64) {
+    ) -> (Intent, Arc<LimitPlan>, u64) {
         let active = snapshot.limit(limit);
         let plan = strict(&snapshot.rates(limit).plan);
         if let Some(id) = descriptor.reservation {
-            let named = Token::parse(id).and_then(|token| Some((token.number, entry_of(&token)?)));
+            let named = Token::parse(id).and_then(|token| {
+                let entry = entry_of(&token)?;
+                let (rates, overflowed) = (entry.rates, entry.overflowed());
+                Some(NamedReservation { number: token.number, rates, overflowed })
+            });
             return match named {
                 // A gateway that is configured so that it drops the hits must not make the budget endless.
                 Some(_) if descriptor.hits == Hits::Unset && active.concurrency.is_none() => {
                     self.without_hits += 1;
-                    (Use::Look, plan, 0)
+                    (Intent::Peek, plan, 0)
                 }
                 Some(named) => {
                     let used = match descriptor.hits {
                         Hits::GivenBack(_) => 0,
                         hits => cost(hits),
                     };
-                    (Use::Settle(Some(named)), plan, used)
+                    (Intent::Settle(Some(named)), plan, used)
                 }
                 // An id of another client, or of none, changes nothing.
-                None => (Use::Look, plan, 0),
+                None => (Intent::Peek, plan, 0),
             };
         }
         let reserve = |own: u64, groups: &mut Self| {
             let (lasts, plan) = groups.reserve(snapshot, limit, None);
-            (Use::Reserve(lasts), plan, own)
+            (Intent::Reserve(lasts), plan, own)
         };
         match (&active.concurrency, descriptor.hits) {
             (Some(_), Hits::Unset | Hits::One | Hits::Used(_)) => reserve(cost(descriptor.hits), self),
             // Whose slot it is, only an id tells.
-            (Some(_), Hits::None | Hits::GivenBack(_)) => (Use::Look, plan, 0),
+            (Some(_), Hits::None | Hits::GivenBack(_)) => (Intent::Peek, plan, 0),
             (None, Hits::Unset | Hits::One | Hits::None) => {
                 let prepared = &snapshot.policy(limit).limits[usize::from(limit.limit)];
                 reserve(prepared.charge.reserve(), self)
             }
-            (None, Hits::Used(used)) => (Use::Settle(None), plan, used),
-            (None, Hits::GivenBack(hits)) => (Use::GiveBack, plan, hits),
+            (None, Hits::Used(used)) => (Intent::Settle(None), plan, used),
+            (None, Hits::GivenBack(hits)) => (Intent::GiveBack, plan, hits),
         }
     }
 }
 
-fn what(hits: Hits) -> Use {
+fn intent(hits: Hits) -> Intent {
     match hits {
-        Hits::Unset | Hits::One | Hits::None => Use::Ask,
-        Hits::Used(_) => Use::Charge,
-        Hits::GivenBack(_) => Use::GiveBack,
+        Hits::Unset | Hits::One | Hits::None => Intent::Consume,
+        Hits::Used(_) => Intent::Charge,
+        Hits::GivenBack(_) => Intent::GiveBack,
     }
 }
 
@@ -228,12 +231,6 @@ fn cost(hits: Hits) -> u64 {
         Hits::None => 0,
         Hits::Used(hits) | Hits::GivenBack(hits) => hits.min(sluice_limiter::MAX_COUNT),
     }
-}
-
-/// Returns the time until a unit of time begins anew, in seconds.
-fn until_next(unit: RateUnit) -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    unit.seconds() - now % unit.seconds()
 }
 
 /// Returns the plan of a limit with the rate that a descriptor brings along. It counts in the same counters if

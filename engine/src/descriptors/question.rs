@@ -65,6 +65,8 @@ pub enum Hits {
 pub struct Answer {
     /// A status for each descriptor, in their order.
     pub statuses: Vec<Status>,
+    /// The headers by which a response reports the limits of policies, as these say.
+    pub headers: HeaderMap,
     /// Whether the domain has rules.
     pub is_known_domain: bool,
     /// The mark of the limits that have counted the request, for sidecars behind the gateway.

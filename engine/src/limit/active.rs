@@ -215,6 +215,12 @@ impl ActiveLimit {
         matches!(self.effect, Effect::Deny)
     }
 
+    /// Returns a wait that is longer at random, by so much as the limit says at most.
+    pub(crate) fn with_jitter(&self, seconds: u64) -> u64 {
+        let most = seconds.saturating_mul(u64::from(self.rejection.jitter_percent)).div_ceil(100);
+        if most == 0 { seconds } else { seconds.saturating_add(rand::random_range(0..=most)) }
+    }
+
     /// Counts a denial by a limit that denies nothing.
     pub(crate) fn count_passed_denial(&self) {
         match &self.effect {

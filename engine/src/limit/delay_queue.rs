@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use prometheus_client::metrics::gauge::Gauge;
 use sluice_limiter::Decision;
-use sluice_store::{PlannedCounter, Reservation};
+use sluice_store::Reservation;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::limit::correction::Correction;
 use crate::limit::index::LimitIndex;
-use crate::limit::status::RateLimitStatus;
+use crate::limit::snapshot::Snapshot;
+use crate::limit::verdict::State;
 
 /// Number of requests that may wait under one limit. Each holds a connection or a stream, and memory.
 pub(crate) const MAX_WAITING: i64 = 1000;
@@ -36,40 +37,38 @@ pub(crate) struct QueueFull {
 }
 
 impl Delay {
-    /// Places an admitted request in the delay queues of its limits; `None` if it need not wait. `counters`
-    /// are those of the check.
+    /// Places an admitted request in the delay queues of its limits; `None` if it need not wait.
     ///
     /// # Errors
     /// A queue is full. All counters of the request are refunded.
-    pub(crate) fn of(
-        status: &RateLimitStatus,
-        counters: &[PlannedCounter],
-    ) -> Result<Option<Self>, QueueFull> {
+    pub(crate) fn of(snapshot: &Snapshot, states: &[State]) -> Result<Option<Self>, QueueFull> {
         let delay = |decisions: &[Decision]| {
             Duration::from_micros(decisions.iter().map(|decision| decision.delay).max().unwrap_or(0))
         };
-        let wait = delay(&status.response.decisions);
+        let longest = states.iter().map(|state| delay(&state.checked.outcome.response.decisions)).max();
+        let wait = longest.unwrap_or_default();
         if wait.is_zero() {
             return Ok(None);
         }
+        let counted = || states.iter().flat_map(|state| state.counted().map(move |one| (state, one)));
         let mut charges = SmallVec::<[Charge; 1]>::new();
-        for (n, limit, decisions) in status.counted_with_position() {
-            let Some(waiting) = &status.snapshot.limit(limit).metrics.waiting else { continue };
+        for (state, (n, limit, decisions)) in counted() {
+            let Some(waiting) = &snapshot.limit(limit).metrics.waiting else { continue };
             if delay(decisions).is_zero() {
                 continue;
             }
-            let delayed = &status.snapshot.limit(limit).delayed;
+            let delayed = &snapshot.limit(limit).delayed;
             let Some(waiter) = Waiter::enter(delayed, waiting) else {
                 charges.into_iter().for_each(Charge::keep);
-                for (n, limit, decisions) in status.counted_with_position() {
+                for (state, (n, limit, decisions)) in counted() {
                     // Slots are released by their own guards.
-                    if status.snapshot.limit(limit).concurrency.is_none() {
-                        drop(Charge::new(status, counters, n, delay(decisions), None));
+                    if snapshot.limit(limit).concurrency.is_none() {
+                        drop(Charge::new(snapshot, state, n, delay(decisions), None));
                     }
                 }
-                return Err(QueueFull { limit, wait, at: status.response.at });
+                return Err(QueueFull { limit, wait, at: state.checked.outcome.response.at });
             };
-            charges.push(Charge::new(status, counters, n, delay(decisions), Some(waiter)));
+            charges.push(Charge::new(snapshot, state, n, delay(decisions), Some(waiter)));
         }
         Ok(Some(Self { until: Instant::now() + wait, charges }))
     }
@@ -90,26 +89,18 @@ struct Charge {
 }
 
 impl Charge {
-    fn new(
-        status: &RateLimitStatus,
-        counters: &[PlannedCounter],
-        n: usize,
-        delay: Duration,
-        waiter: Option<Waiter>,
-    ) -> Self {
+    fn new(snapshot: &Snapshot, state: &State, n: usize, delay: Duration, waiter: Option<Waiter>) -> Self {
         // A leaky bucket identifies its charges by their admission time.
         let delay = delay.as_micros() as u64;
-        let refund = || {
-            let reservation = match *status.reservations.get(n)? {
-                Reservation::Store(at) => Reservation::Store(at + delay),
-                Reservation::Overflow(at) => Reservation::Overflow(at + delay),
-                Reservation::Local(at) => Reservation::Local(at + delay),
-                Reservation::Nothing => return None,
-            };
-            let limiter = status.snapshot.limiter(*status.limits.get(n)?).clone();
-            Some(Correction::refund(limiter, counters.get(n)?.clone(), reservation))
+        let reservation = match state.checked.charged(n) {
+            Reservation::Store(at) => Reservation::Store(at + delay),
+            Reservation::Overflow(at) => Reservation::Overflow(at + delay),
+            Reservation::Local(at) => Reservation::Local(at + delay),
+            Reservation::Nothing => return Self { refund: None, waiter },
         };
-        Self { refund: refund(), waiter }
+        let limiter = snapshot.limiter(state.part.limits[n]).clone();
+        let refund = Correction::refund(limiter, state.part.counters[n].clone(), reservation);
+        Self { refund: Some(refund), waiter }
     }
 
     /// Keeps the charge and leaves the queue.

@@ -21,8 +21,8 @@
 
 pub(crate) mod active;
 pub(crate) mod adaptive;
+mod asked_alone;
 pub(crate) mod check;
-pub(crate) mod check_stores;
 pub(crate) mod correction;
 pub(crate) mod decide;
 pub(crate) mod delay_queue;
@@ -33,9 +33,14 @@ pub(crate) mod index;
 pub(crate) mod mark;
 pub(crate) mod matching;
 pub(crate) mod names;
+pub(crate) mod query;
 pub(crate) mod queue;
 pub(crate) mod rates;
+pub(crate) mod record;
+pub(crate) mod reservation;
 pub(crate) mod settle;
 pub(crate) mod slots;
 pub(crate) mod snapshot;
-pub(crate) mod status;
+pub(crate) mod token;
+pub(crate) mod told;
+pub(crate) mod verdict;

@@ -89,11 +89,6 @@ impl RateNames {
         })
     }
 
-    /// Returns the name of the rate at a position, if it decides.
-    pub(crate) fn name(&self, position: usize) -> Option<&RateName> {
-        self.rates.get(position)?.as_ref()
-    }
-
     /// Iterates over the sentences about the rates that decide, with their decisions.
     pub(crate) fn rules<'a>(
         &'a self,

@@ -20,6 +20,11 @@ pub(crate) struct EffectiveRates {
     pub(crate) names: RateNames,
 }
 
+/// Returns the plan of a limit whose charge may be corrected, and may be any cost: it is not leased.
+pub(crate) fn strict(plan: &Arc<LimitPlan>) -> Arc<LimitPlan> {
+    if plan.is_leased() { Arc::new(plan.strict()) } else { plan.clone() }
+}
+
 /// When the boosted rates of an elastic limit apply: while the application has capacity to spare.
 #[derive(Debug)]
 pub(crate) struct Boost {

@@ -15,6 +15,7 @@ use sluice_config::policy::AmbiguousPaths;
 use sluice_config::prepared::Domain;
 use sluice_config::prepared::index::LimitIndex as Index;
 use sluice_config::{KeySecret, PreparedPolicy, RequestAttributes};
+use sluice_store::Clock;
 use smallvec::SmallVec;
 use tokio::sync::watch;
 
@@ -49,6 +50,8 @@ pub(crate) struct Snapshot {
     pub(crate) mark_headers: Arc<[HeaderName]>,
     /// The codes of marks that requests have shown.
     pub(crate) taken: Arc<TakenCodes>,
+    /// The time of everything that no store dates.
+    pub(crate) clock: Clock,
     /// Whether all requests are rejected, because no policies have been received yet.
     pub(crate) denies_all: bool,
     /// Whether any policy refuses requests whose path can be read in several ways.
@@ -57,12 +60,12 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     /// Creates the snapshot that applies until policies are received.
-    pub(crate) fn before_policies(startup_policy: StartupPolicy) -> Self {
+    pub(crate) fn before_policies(startup_policy: StartupPolicy, clock: Clock) -> Self {
         let denies_all = match startup_policy {
             StartupPolicy::Forward => false,
             StartupPolicy::Deny => true,
         };
-        Self { denies_all, ..Self::new(Vec::new(), Arc::default()) }
+        Self { denies_all, clock, ..Self::new(Vec::new(), Arc::default()) }
     }
 
     /// Creates a snapshot of active policies, each of which has its store among these.
@@ -109,6 +112,7 @@ impl Snapshot {
             places,
             mark_headers,
             taken: Arc::default(),
+            clock: Clock::system(),
             denies_all: false,
             rejects_ambiguous_paths,
         }
@@ -119,9 +123,9 @@ impl Snapshot {
         self.policies.iter().any(|policy| policy.prepared.accepts_proxy_protocol(peer))
     }
 
-    /// Returns the snapshot with the codes that requests have shown before it.
+    /// Returns the snapshot with the clock of the one before it, and with the codes that requests have shown.
     pub(crate) fn continuing(self, before: &Self) -> Self {
-        Self { taken: before.taken.clone(), ..self }
+        Self { taken: before.taken.clone(), clock: before.clock.clone(), ..self }
     }
 
     /// Creates a snapshot with the same policies and other stores.
@@ -141,6 +145,7 @@ impl Snapshot {
             places,
             mark_headers,
             taken,
+            clock: self.clock.clone(),
             ..*self
         }
     }
@@ -183,17 +188,19 @@ impl Snapshot {
         !self.described.is_empty()
     }
 
-    /// Returns the limiter of a limit's store.
-    pub(crate) fn limiter(&self, index: LimitIndex) -> &LimiterHandle {
-        &self.stores[self.policies[usize::from(index.policy)].store].0
+    /// Returns the time in seconds since the Unix epoch.
+    pub(crate) fn seconds(&self) -> u64 {
+        self.clock.now() / 1_000_000
     }
 
-    /// Returns the limiter of the store that all these limits count in; `None` if there are several stores.
-    pub(crate) fn only_limiter(&self, limits: &[LimitIndex]) -> Option<&LimiterHandle> {
-        let (&first, rest) = limits.split_first()?;
-        let only = self.limiter(first);
-        (self.stores.len() == 1 || rest.iter().all(|&other| std::ptr::eq(self.limiter(other), only)))
-            .then_some(only)
+    /// Returns the limiter of a limit's store.
+    pub(crate) fn limiter(&self, index: LimitIndex) -> &LimiterHandle {
+        &self.stores[self.store(index)].0
+    }
+
+    /// Returns the position of a limit's store.
+    pub(crate) fn store(&self, index: LimitIndex) -> usize {
+        self.policies[usize::from(index.policy)].store
     }
 
     /// Returns the secret that the keys of a policy are hashed with.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sluice_config::message::{PolicyUid, Replica};
 use sluice_config::store_access::StoreChoices;
 use sluice_config::{Nack, PreparedLimit, PreparedPolicy};
+use sluice_store::Clock;
 
 use crate::files::FollowedFiles;
 use crate::limit::active::{ActiveLimit, ActivePolicy, LimitSource};
@@ -49,11 +50,12 @@ impl Publisher {
         metrics: DecisionMetrics,
         load: Load,
         startup_policy: StartupPolicy,
+        clock: Clock,
     ) -> Self {
         metrics.unlimited.set(i64::from(startup_policy == StartupPolicy::Forward));
         metrics.rejecting.set(i64::from(startup_policy == StartupPolicy::Deny));
         Self(Arc::new(Shared {
-            current: CurrentSnapshot::new(Snapshot::before_policies(startup_policy)),
+            current: CurrentSnapshot::new(Snapshot::before_policies(startup_policy, clock)),
             stores: Mutex::new(stores),
             replicas: Mutex::default(),
             metrics: Arc::new(metrics),

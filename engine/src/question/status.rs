@@ -15,14 +15,13 @@ pub struct Status {
     pub remaining: u64,
     /// The number that is left, also if it is too little.
     pub left: u64,
-    /// Time until the limit has more, in seconds, rounded up.
-    pub reset_seconds: u64,
+    /// Time until the limit has more, in seconds, rounded up, if that is known. A limit on concurrent requests has no such time, nor one
+    /// that never admits the cost.
+    pub reset_seconds: Option<u64>,
     /// Time after which the request may be admitted, in seconds, rounded up, if it has no room; `None` if it never is.
     pub retry_after_seconds: Option<u64>,
     /// Whether a denial of its rule is only told in the metadata of the answer.
     pub is_quota: bool,
-    /// Headers of the response that report the limit, as its policy says.
-    pub headers: Vec<(&'static str, String)>,
 }
 
 impl Status {
@@ -36,15 +35,19 @@ impl Status {
             limit: None,
             remaining,
             left: remaining,
-            reset_seconds: 0,
+            reset_seconds: None,
             retry_after_seconds: None,
             is_quota,
-            headers: Vec::new(),
         }
     }
 
     /// Denied, or would be, without being counted: `limit` admits nothing for this time.
-    pub(crate) fn nothing(outcome: Outcome, limit: CurrentLimit, reset_seconds: u64, is_quota: bool) -> Self {
+    pub(crate) fn nothing(
+        outcome: Outcome,
+        limit: CurrentLimit,
+        reset_seconds: Option<u64>,
+        is_quota: bool,
+    ) -> Self {
         let limit = Some(limit);
         Self { limit, reset_seconds, ..Self::without_limit(outcome, 0, is_quota) }
     }
@@ -54,7 +57,7 @@ impl Status {
     pub(crate) fn compare(&mut self, cost: u64, capacity: u64, denied: Outcome) {
         if self.outcome == Outcome::WithinLimit && self.left < cost {
             self.outcome = denied;
-            self.retry_after_seconds = (cost <= capacity).then(|| self.reset_seconds.max(1));
+            self.retry_after_seconds = (cost <= capacity).then(|| self.reset_seconds.unwrap_or(0).max(1));
         }
     }
 

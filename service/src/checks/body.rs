@@ -27,8 +27,8 @@ pub(crate) struct CheckBody {
     #[schemars(range(min = 0, max = 1_099_511_627_776_u64))]
     pub(crate) cost: Option<u64>,
     /// Several limits, in place of one: all are charged, or none.
-    #[serde(default, deserialize_with = "objects::<_, _, 16>")]
-    #[schemars(length(min = 1, max = 16))]
+    #[serde(default, deserialize_with = "objects::<_, _, 32>")]
+    #[schemars(length(min = 1, max = 32))]
     pub(crate) limits: Option<Vec<NamedLimitBody>>,
     /// A request, as a proxy would see it, in place of limits: those that match it are checked.
     #[serde(default, deserialize_with = "object")]

@@ -3,8 +3,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use sluice_store::{KeyHash, PlannedCounter};
-use smallvec::SmallVec;
+use sluice_store::KeyHash;
 use tokio::time::Instant;
 
 use super::LimitQueue;
@@ -12,13 +11,14 @@ use super::denial::{QueueDenial, QueueDenialReason};
 use super::lines::{Answer, Charge};
 use super::ticket::{Ticket, Turn};
 use super::wait::Wait;
-use crate::limit::check_stores::check_all;
-use crate::limit::decide::{Admission, Decided, count, decide};
+use crate::limit::check::check;
+use crate::limit::decide::decide;
+use crate::limit::held::Held;
 use crate::limit::index::LimitIndex;
-use crate::limit::matching::MatchedLimits;
+use crate::limit::query::{Part, Query};
 use crate::limit::slots::Slots;
 use crate::limit::snapshot::{CurrentSnapshot, Snapshot};
-use crate::limit::status::RateLimitStatus;
+use crate::limit::verdict::{Outcome, Reason, Verdict};
 
 /// Decides a request. It waits in the queues of its limits if it has to, and is matched again when the policies change. `find`
 /// returns the limits that match it, and `matched` are those of the snapshot. When `stopping` ends, no request waits any more.
@@ -26,9 +26,9 @@ pub(crate) async fn admit(
     snapshots: &CurrentSnapshot,
     slots: &Slots,
     stopping: impl Future,
-    (mut snapshot, mut matched): (Arc<Snapshot>, MatchedLimits),
-    find: impl Fn(&Snapshot) -> MatchedLimits,
-) -> Decided {
+    (mut snapshot, mut matched): (Arc<Snapshot>, Query),
+    find: impl Fn(&Snapshot) -> Query,
+) -> Verdict {
     let mut stopping = pin!(stopping);
     let mut changes = snapshots.changes();
     if !Arc::ptr_eq(&snapshot, &snapshots.get()) {
@@ -43,7 +43,7 @@ pub(crate) async fn admit(
             && let Some((limit, queue, charge)) = occupied_line(&snapshot, &matched)
         {
             match without_queue(slots, &snapshot, &matched).await {
-                Others::Deny(status) => return Decided::without(snapshot, Admission::Denied(*status)),
+                Others::Deny(verdict) => return *verdict,
                 Others::Failed => return decide(snapshot, &mut matched, slots).await,
                 Others::Admit => {}
             }
@@ -82,26 +82,26 @@ pub(crate) async fn admit(
                 }
             }
         };
-        let decided = decide(snapshot, &mut matched, slots).await;
-        let Admission::Waits { status, wait, by_local_quota } = decided.admission else {
-            let answer = match (&decided.admission, &ticket) {
-                (Admission::Admitted(status, _), Some(ticket)) => {
-                    Answer::Admitted(room(status, ticket.limit, ticket.cost()))
+        let mut verdict = decide(snapshot, &mut matched, slots).await;
+        let Outcome::Wait(wait) = verdict.outcome else {
+            let answer = match (&verdict.outcome, &ticket) {
+                (Outcome::Admit(_), Some(ticket)) => {
+                    Answer::Admitted(room(&verdict, ticket.limit, ticket.cost()))
                 }
                 _ => Answer::None,
             };
             asking.into_iter().for_each(|asking| asking.answered(answer));
-            return decided;
+            return verdict;
         };
         // Nothing is held while the request waits.
-        drop(decided.held);
-        snapshot = decided.snapshot;
+        verdict.held = Held::default();
+        snapshot = verdict.snapshot.clone();
         let since = *since.get_or_insert_with(Instant::now);
         ticket = match line_up(ticket, &snapshot, wait, since) {
             Ok(waiting) => Some(waiting),
             Err(QueueFull) => {
-                count(&status, by_local_quota);
-                return Decided::without(snapshot, Admission::Denied(status));
+                verdict.outcome = Outcome::Deny(Reason::Limits);
+                return verdict;
             }
         };
         asking.into_iter().for_each(|asking| asking.answered(Answer::Denied));
@@ -110,9 +110,9 @@ pub(crate) async fn admit(
 }
 
 /// Returns how many more requests of the same cost a limit had room for when it admitted one.
-fn room(status: &RateLimitStatus, limit: LimitIndex, cost: u64) -> u64 {
+fn room(verdict: &Verdict, limit: LimitIndex, cost: u64) -> u64 {
     let is_same = |other: LimitIndex| (other.policy, other.limit) == (limit.policy, limit.limit);
-    let counted = status.counted().find(|(other, _)| is_same(*other));
+    let counted = verdict.counted().find(|(other, _)| is_same(*other));
     let remaining =
         counted.and_then(|(_, decisions)| decisions.iter().map(|decision| decision.remaining).min());
     remaining.unwrap_or(0) / cost.max(1)
@@ -146,7 +146,7 @@ fn line_up(
 /// Returns the first line of a key of the request in which others wait.
 fn occupied_line<'a>(
     snapshot: &'a Snapshot,
-    matched: &MatchedLimits,
+    matched: &Query,
 ) -> Option<(LimitIndex, &'a Arc<LimitQueue>, (u128, Charge))> {
     queues(snapshot, matched).find(|(_, queue, (key, _))| queue.is_occupied(*key))
 }
@@ -154,10 +154,10 @@ fn occupied_line<'a>(
 /// Returns the queues of the request's limits, with its keys and charges.
 fn queues<'a>(
     snapshot: &'a Snapshot,
-    matched: &MatchedLimits,
+    matched: &Query,
 ) -> impl Iterator<Item = (LimitIndex, &'a Arc<LimitQueue>, (u128, Charge))> {
-    let counters = matched.enforced.iter().zip(&matched.counters);
-    counters.filter_map(|(&limit, counter)| {
+    let counters = matched.parts.iter().flat_map(Part::iter);
+    counters.filter_map(|(limit, counter)| {
         let charge = Charge { rates: limit.rates, cost: counter.cost };
         Some((limit, snapshot.limit(limit).queue.as_ref()?, (counter.key.0, charge)))
     })
@@ -165,7 +165,7 @@ fn queues<'a>(
 
 /// Keeps the place of a request under a snapshot, if its limit and its key are still those of the request. Nothing is known then
 /// about when the limit has room.
-fn keep(mut ticket: Ticket, snapshot: &Snapshot, matched: &MatchedLimits) -> Option<Ticket> {
+fn keep(mut ticket: Ticket, snapshot: &Snapshot, matched: &Query) -> Option<Ticket> {
     let mut of_request = queues(snapshot, matched);
     let (limit, queue, _) =
         of_request.find(|(_, queue, (key, _))| queue.is_same(&ticket.queue) && *key == ticket.key)?;
@@ -178,7 +178,7 @@ fn keep(mut ticket: Ticket, snapshot: &Snapshot, matched: &MatchedLimits) -> Opt
 /// The decision of the limits without a queue, which decide before anything waits.
 enum Others {
     /// They deny the request.
-    Deny(Box<RateLimitStatus>),
+    Deny(Box<Verdict>),
     /// The store did not answer.
     Failed,
     /// They have room.
@@ -186,53 +186,37 @@ enum Others {
 }
 
 /// Asks the limits without a queue, without charging them.
-async fn without_queue(slots: &Slots, snapshot: &Arc<Snapshot>, matched: &MatchedLimits) -> Others {
-    let rejects = |limit: LimitIndex| {
+async fn without_queue(slots: &Slots, snapshot: &Arc<Snapshot>, matched: &Query) -> Others {
+    let mut parts = matched.read_only(|limit| {
         let limit = snapshot.limit(limit);
         limit.queue.is_none() && limit.concurrency.is_none()
-    };
-    let (limits, mut peeks): (SmallVec<[LimitIndex; 2]>, SmallVec<[PlannedCounter; 2]>) = matched
-        .enforced
-        .iter()
-        .zip(&matched.counters)
-        .filter(|(limit, _)| rejects(**limit))
-        .map(|(&limit, counter)| (limit, PlannedCounter { cost: 0, ..counter.clone() }))
-        .unzip();
-    if limits.is_empty() {
+    });
+    if parts.is_empty() {
         return Others::Admit;
     }
-    let checked = check_all(slots, snapshot, &limits, &mut peeks, false).await;
-    let Ok((checked, _)) = checked else { return Others::Failed };
-    if checked.outcome.response.admitted {
-        return Others::Admit;
+    match check(slots, snapshot, &mut parts, None).await {
+        Err(_) => Others::Failed,
+        Ok((states, _)) if states.iter().all(|state| state.checked.outcome.response.admitted) => {
+            Others::Admit
+        }
+        Ok((states, _)) => {
+            Others::Deny(Verdict { states, ..Verdict::denied(snapshot.clone(), Reason::Limits) }.into())
+        }
     }
-    let by_local_quota = checked.by_local_quota();
-    let status = RateLimitStatus {
-        snapshot: snapshot.clone(),
-        denied_keys: peeks.iter().map(|peek| peek.key).collect(),
-        limits,
-        failure: checked.failure(),
-        uncounted: checked.uncounted,
-        response: checked.outcome.response,
-        reservations: checked.outcome.reservations,
-    };
-    count(&status, by_local_quota);
-    Others::Deny(Box::new(status))
 }
 
-fn full(snapshot: Arc<Snapshot>, limit: LimitIndex, queue: &Arc<LimitQueue>, key: u128) -> Decided {
+fn full(snapshot: Arc<Snapshot>, limit: LimitIndex, queue: &Arc<LimitQueue>, key: u128) -> Verdict {
     let reason = QueueDenialReason::Full(queue.max_length());
     let wait = queue.wait(key);
     not_queued(snapshot, QueueDenial { limit, key: KeyHash(key), reason, wait })
 }
 
 /// Denies a request that has waited.
-fn denied(snapshot: Arc<Snapshot>, ticket: &Ticket, reason: QueueDenialReason) -> Decided {
+fn denied(snapshot: Arc<Snapshot>, ticket: &Ticket, reason: QueueDenialReason) -> Verdict {
     let wait = ticket.queue.wait(ticket.key);
     not_queued(snapshot, QueueDenial { limit: ticket.limit, key: KeyHash(ticket.key), reason, wait })
 }
 
-fn not_queued(snapshot: Arc<Snapshot>, denial: QueueDenial) -> Decided {
-    snapshot.limit(denial.limit).metrics.denied.inc();
-    Decided::without(snapshot, Admission::NotQueued(denial))
+fn not_queued(snapshot: Arc<Snapshot>, denial: QueueDenial) -> Verdict {
+    Verdict::denied(snapshot, Reason::NotQueued(denial))
 }

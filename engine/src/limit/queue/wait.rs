@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use sluice_store::{CheckResponse, PlannedCounter};
+use sluice_store::PlannedCounter;
 
 use crate::limit::index::LimitIndex;
 use crate::limit::snapshot::Snapshot;
-use crate::limit::status::decisions_of;
+use crate::limit::verdict::State;
 
 /// Time between two checks of a request that waits for a slot. Nothing tells when another pod releases one.
 const SLOT_POLL: Duration = Duration::from_millis(50);
@@ -27,22 +27,18 @@ pub(crate) struct Wait {
 impl Wait {
     /// Returns the wait of a request; `None` if it is admitted, if one of the limits that deny it has no queue, if one of its limits counts
     /// denied requests, or if no wait helps.
-    pub(crate) fn of(
-        snapshot: &Snapshot,
-        limits: &[LimitIndex],
-        counters: &[PlannedCounter],
-        response: &CheckResponse,
-    ) -> Option<Self> {
+    pub(crate) fn of(snapshot: &Snapshot, states: &[State]) -> Option<Self> {
         // A request that waits asks several times, and each denial would count in such a limit.
         let counts = |counter: &PlannedCounter| {
             let mut rates = counter.limit.spec.rates.iter();
             rates.any(|rate| rate.count_denied && !rate.counts_only_own_denials())
         };
-        if counters.iter().any(counts) {
+        if states.iter().any(|state| state.part.counters.iter().any(counts)) {
             return None;
         }
         let mut longest: Option<Self> = None;
-        for (n, index, decisions) in decisions_of(snapshot, limits, response) {
+        let decisions = states.iter().flat_map(|state| state.decisions().map(move |one| (state, one)));
+        for (state, (n, index, decisions)) in decisions {
             let mut denials = decisions.iter().filter(|decision| !decision.admitted).peekable();
             if denials.peek().is_none() {
                 continue;
@@ -56,7 +52,7 @@ impl Wait {
                 Duration::from_micros(waits.try_fold(0, |longest, wait| Some(longest.max(wait?)))?)
             };
             if longest.is_none_or(|longest| after > longest.after) {
-                let PlannedCounter { key, cost, .. } = counters.get(n)?;
+                let PlannedCounter { key, cost, .. } = &state.part.counters[n];
                 longest = Some(Self { limit: index, key: key.0, cost: *cost, after });
             }
         }

@@ -1,6 +1,5 @@
 //! Settling: the outcome of a request corrects what it was charged at its admission.
 //!
-//! - [`whole_check`]: a check that ends even if its client leaves, so that nothing is charged for good.
 //! - [`charges`]: the charges of one request, from its admission to the end of its response.
 //! - [`observation`]: what a response shows about one of them: whether it counts, and its cost; [`json_field`]: a number in
 //!   the JSON of a body that passes.
@@ -14,10 +13,8 @@ pub(crate) mod charges;
 mod json_field;
 mod observation;
 pub(crate) mod upload;
-mod whole_check;
 
 pub use charges::Charges;
 pub use observation::NoResponse;
 pub(crate) use upload::Upload;
 pub use upload::UploadMeter;
-pub(crate) use whole_check::check_whole;

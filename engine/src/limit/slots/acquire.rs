@@ -3,23 +3,21 @@
 use std::sync::Arc;
 
 use futures::future::join;
-use sluice_store::{KeyHash, LimitPlan, Limiter, PlannedCounter, StoreError, StoreFault, StoreHealth};
-use smallvec::SmallVec;
+use sluice_store::{KeyHash, LimitPlan, Limiter, StoreError, StoreFault, StoreHealth};
 use tokio::time::Instant;
 
 use super::limit::ConcurrencyLimit;
 use super::slot::Slot;
 use super::table::{CounterSlots, MAX_COUNTERS, Slots};
-use crate::limit::check::{Checked, check};
-use crate::limit::index::LimitIndex;
+use crate::limit::query::Part;
 use crate::limit::snapshot::Snapshot;
+use crate::limit::verdict::Checked;
 use crate::stores::limiter_handle::LimiterHandle;
 
 /// The error of a check whose task ended without a result: its runtime is shutting down.
 const LOST: StoreError = StoreError::Unavailable(StoreFault::Unreachable);
 
-/// Checks the counters of a request that one store holds, and returns the slots that were acquired. `limits` are in
-/// the order of the counters.
+/// Checks a part whose counters include slots, and returns the slots that were acquired.
 ///
 /// # Errors
 /// The store did not answer, and at least one limit denies in that case.
@@ -27,12 +25,11 @@ pub(crate) async fn check_with_slots(
     slots: &Slots,
     snapshot: &Snapshot,
     limiter: &LimiterHandle,
-    limits: &[LimitIndex],
-    counters: &mut SmallVec<[PlannedCounter; 2]>,
+    part: &mut Part,
 ) -> Result<(Checked, Vec<Slot>), StoreError> {
     let mut pending = Vec::new();
     if limiter.health() != StoreHealth::Failing(StoreFault::Unconfigured) {
-        for (&index, counter) in limits.iter().zip(counters.iter_mut()) {
+        for (&index, counter) in part.limits.iter().zip(part.counters.iter_mut()) {
             let Some(limit) = &snapshot.limit(index).concurrency else { continue };
             let Some((slot, plan)) = slots.prepare_check(limit, counter.key, limiter.limiter()) else {
                 pending.iter_mut().for_each(Slot::denied);
@@ -45,12 +42,12 @@ pub(crate) async fn check_with_slots(
     let releases = slots.releases_before(&pending);
     if limiter.memory().is_some() {
         slots.send_all(releases).await;
-        return check_and_settle(limiter, counters, pending).await;
+        return check_and_settle(limiter, part, pending).await;
     }
     // A client that goes away must not cancel the calls, or the store's answers would be lost.
-    let (slots, limiter, counters) = (slots.clone(), limiter.clone(), counters.clone());
+    let (slots, limiter, part) = (slots.clone(), limiter.clone(), part.clone());
     let call = tokio::spawn(async move {
-        let check = check_and_settle(&limiter, &counters, pending);
+        let check = check_and_settle(&limiter, &part, pending);
         if releases.is_empty() {
             return check.await;
         }
@@ -63,12 +60,12 @@ pub(crate) async fn check_with_slots(
 /// Checks the counters and notes the result in each pending slot.
 async fn check_and_settle(
     limiter: &LimiterHandle,
-    counters: &[PlannedCounter],
+    part: &Part,
     mut slots: Vec<Slot>,
 ) -> Result<(Checked, Vec<Slot>), StoreError> {
     // An open circuit sends nothing.
     let circuit_open = matches!(limiter.health(), StoreHealth::Failing(_));
-    let result = check(limiter, counters).await;
+    let result = limiter.check(&part.counters).await.map(|outcome| Checked::new(part, outcome));
     let error = match &result {
         Ok(checked) => checked.outcome.failure.as_ref(),
         Err(error) => Some(error),

@@ -4,15 +4,18 @@
 use std::sync::Arc;
 
 use sluice_limiter::{Holder, MAX_COUNT, Period, Reserved};
-use sluice_store::{KeyHash, LimitPlan, Limiter, Lookup, Settlement, StoreError, Taking};
+use sluice_store::{
+    KeyHash, LimitPlan, Limiter, Lookup, PlannedCounter, Reservation, Settlement, StoreError, Taking,
+};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::limit::correction::{HEALTH_INTERVAL, LONGEST_WAIT, spawn};
 use crate::limit::index::LimitIndex;
+use crate::limit::query::Part;
+use crate::limit::rates::strict;
 use crate::limit::snapshot::Snapshot;
-use crate::question::counters::strict;
-use crate::question::token::{Entry, Token};
+use crate::limit::token::{Entry, Token};
 
 /// A counter with a reservation.
 #[derive(Debug, Clone)]
@@ -24,6 +27,21 @@ pub(crate) struct Open {
     pub(crate) number: Option<Holder>,
     /// Whether the charge went to the counter that new keys share.
     pub(crate) overflowed: bool,
+}
+
+impl Open {
+    /// What is reserved in a counter of a part, or may be. `charged` is where the charge went, if that is known.
+    pub(crate) fn of(part: &Part, n: usize, charged: Option<Reservation>) -> Option<Self> {
+        let (number, counters) = part.reserved.as_deref()?;
+        let PlannedCounter { limit: plan, key, cost } = &part.counters[n];
+        (counters.contains(&n) && *cost > 0).then(|| Self {
+            limit: part.limits[n],
+            plan: plan.clone(),
+            key: *key,
+            number: Some(*number),
+            overflowed: matches!(charged, Some(Reservation::Overflow(_))),
+        })
+    }
 }
 
 /// The settlement of a counter.
