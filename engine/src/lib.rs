@@ -25,6 +25,8 @@ mod answer;
 pub mod checks;
 mod denial;
 pub mod descriptors;
+#[cfg(test)]
+mod doors;
 mod engine;
 mod files;
 mod limit;

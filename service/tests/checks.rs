@@ -178,7 +178,7 @@ async fn what_is_wrong_is_told_with_its_field_and_charges_nothing() {
             "/limits/1",
         ),
         (
-            json!({"policy": "shop/checkout", "limits": vec![json!({"limit": "everyone"}); 17]}),
+            json!({"policy": "shop/checkout", "limits": vec![json!({"limit": "everyone"}); 33]}),
             400,
             "/limits",
         ),

@@ -197,7 +197,9 @@ impl ActiveLimit {
             abandoned_for: limit.abandoned_for,
             settlement: limit.charge.settlement().cloned(),
             rejection: limit.rejection.clone(),
-            status_headers: StatusHeaders::ALL.map(|family| policy.status_headers.contains(&family)),
+            // The configuration of a domain names its headers once, for all limits.
+            status_headers: StatusHeaders::ALL
+                .map(|family| policy.domain.is_none() && policy.status_headers.contains(&family)),
             delayed: before.map(|before| before.delayed.clone()).unwrap_or_default(),
             denied_clients: match before {
                 // What is not public any more must not stay in the list.

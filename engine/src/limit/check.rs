@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use sluice_store::{Reservation, StoreError, StoreFault};
+use sluice_store::{StoreError, StoreFault};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -65,7 +65,7 @@ pub(crate) async fn check(
     let results = results.into_iter().collect::<Result<Vec<_>, _>>()?;
     for (part, mut checked) in parts.drain(..).zip(results) {
         if !admitted {
-            checked.outcome.reservations.fill(Reservation::Nothing);
+            checked.give_back(&part);
         }
         states.push(State { part, checked });
     }
@@ -129,10 +129,8 @@ pub(crate) async fn check_whole(
     parts: &mut Parts,
     deadline: Option<Instant>,
 ) -> Answered {
-    if let [only] = &parts[..]
-        && snapshot.limiter(only.limits[0]).memory().is_some()
-    {
-        // It decides at once.
+    if parts.iter().all(|part| snapshot.limiter(part.limits[0]).memory().is_some()) {
+        // They decide at once.
         return check(slots, snapshot, parts, deadline).await;
     }
     let (of_task, slots, mut asked) = (snapshot.clone(), slots.clone(), std::mem::take(parts));

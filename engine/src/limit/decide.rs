@@ -113,7 +113,7 @@ async fn ask_with_beside(
     };
     for (one, acquired) in beside {
         verdict.held.slots.extend(acquired);
-        if let (true, Ok(state)) = (one.is_observed(), &one.state) {
+        if let (true, Ok(state)) = (one.is_observed() && query.is_forwarded, &one.state) {
             keep_charges(&snapshot, &mut verdict.held, state, upload);
         }
         verdict.beside.push(one);
@@ -176,10 +176,10 @@ fn outcome(query: &Query, verdict: &mut Verdict, upload: Option<&Upload>) -> Out
             None => Outcome::Deny(Reason::Limits),
         };
     }
-    let delay = if query.may_delay { Delay::of(snapshot, states) } else { Ok(None) };
+    let delay = if query.is_forwarded { Delay::of(snapshot, states) } else { Ok(None) };
     match delay {
         Ok(delay) => {
-            if query.settles {
+            if query.settles && query.is_forwarded {
                 states.iter().for_each(|state| keep_charges(snapshot, held, state, upload));
             }
             Outcome::Admit(delay)

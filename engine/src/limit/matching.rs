@@ -32,7 +32,7 @@ impl Query {
         applies: impl Fn(u16) -> bool,
         request: impl FnOnce() -> RequestAttributes<'r>,
     ) -> Self {
-        let mut query = Self { may_delay: true, ..Self::default() };
+        let mut query = Self { is_forwarded: true, ..Self::default() };
         if snapshot.policies.is_empty() {
             return query;
         }

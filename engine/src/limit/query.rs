@@ -82,8 +82,8 @@ pub(crate) struct Query {
     pub(crate) meets_too_many: bool,
     /// Whether the request may wait in the queue of a limit.
     pub(crate) has_queue: bool,
-    /// Whether whoever asks holds an admitted request back for as long as its limits say.
-    pub(crate) may_delay: bool,
+    /// Whether whoever asks forwards the request: it holds it back for as long as its limits say, and sees its outcome.
+    pub(crate) is_forwarded: bool,
     /// Whether the outcome corrects any charge, or somebody settles it.
     pub(crate) settles: bool,
     /// Whether the body is counted as it passes, because its length is a part of a cost and is not known.

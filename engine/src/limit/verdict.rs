@@ -223,6 +223,19 @@ impl Checked {
         self.uncounted & 1 << n == 0
     }
 
+    /// Notes that what was charged is given back, because another part is denied.
+    pub(crate) fn give_back(&mut self, part: &Part) {
+        let mut decisions = self.outcome.response.decisions.iter_mut();
+        for ((_, counter), charged) in part.iter().zip(&self.outcome.reservations) {
+            let cost = if *charged == Reservation::Nothing { 0 } else { counter.cost };
+            for decision in decisions.by_ref().take(counter.limit.spec.rates.len()) {
+                decision.remaining =
+                    decision.remaining.saturating_add(cost).min(decision.limit.max(decision.remaining));
+            }
+        }
+        self.outcome.reservations.fill(Reservation::Nothing);
+    }
+
     /// Returns where the charge to a counter went.
     pub(crate) fn charged(&self, n: usize) -> Reservation {
         self.outcome.reservations.get(n).copied().unwrap_or(Reservation::Nothing)

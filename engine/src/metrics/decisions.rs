@@ -17,6 +17,12 @@ use crate::metrics::per_limit::{
 use crate::metrics::store::StoreMetrics;
 use crate::stores::CurrentLimiters;
 
+/// The outcomes of each family.
+const DECISIONS: [&str; 7] = ["admitted", "denied", "shed", "blocked", "marked", "shadow_denied", "skipped"];
+const FALLBACKS: [&str; 4] = ["admitted", "denied", "share_admitted", "share_denied"];
+const SETTLEMENTS: [&str; 4] = ["counted", "uncounted", "missing", "lost"];
+const PRIORITIES: [&str; 2] = ["admitted", "shed"];
+
 /// The metrics of policies, limits and stores. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct DecisionMetrics {
@@ -192,7 +198,7 @@ impl DecisionMetrics {
             PreparedKind::Rates { .. } | PreparedKind::Slots(_) => &[],
         };
         let of_priority = |(name, _): &(String, u32)| {
-            ["admitted", "shed"].map(|outcome| {
+            PRIORITIES.map(|outcome| {
                 let (limit, priority) = (labels.clone(), name.clone());
                 self.priorities.get_or_create_owned(&PriorityLabels { limit, priority, outcome })
             })
@@ -221,6 +227,32 @@ impl DecisionMetrics {
                 probing,
                 priorities,
             }),
+        }
+    }
+
+    /// Removes the metrics of a limit that is not active any more.
+    pub(crate) fn remove(&self, policy: &PreparedPolicy, limit: &PreparedLimit) {
+        let labels = LimitLabels::of(policy, limit);
+        for (family, outcomes) in [
+            (&self.decisions, &DECISIONS[..]),
+            (&self.fallbacks, &FALLBACKS),
+            (&self.settlements, &SETTLEMENTS),
+        ] {
+            for outcome in outcomes {
+                family.remove(&DecisionLabels { limit: labels.clone(), outcome });
+            }
+        }
+        for family in [&self.waiting, &self.boosted, &self.held].into_iter().chain(&self.adaptive) {
+            family.remove(&labels);
+        }
+        self.overflowed.remove(&labels);
+        if let PreparedKind::Adaptive(adaptive) = &limit.kind {
+            for (name, _) in &adaptive.priorities {
+                for outcome in PRIORITIES {
+                    let (limit, priority) = (labels.clone(), name.clone());
+                    self.priorities.remove(&PriorityLabels { limit, priority, outcome });
+                }
+            }
         }
     }
 

@@ -87,7 +87,14 @@ impl Publisher {
             runtime.spawn(self.clone().switch_store(name, starting));
         });
         self.0.published.store(true, Ordering::Release);
-        self.0.current.set(Snapshot::new(chosen, active).continuing(&self.current()));
+        let before = self.current();
+        let scopes: HashSet<&str> =
+            accepted.iter().flat_map(|(_, policy)| &policy.limits).map(|limit| &*limit.scope).collect();
+        for policy in before.policies.iter().map(|policy| &*policy.prepared) {
+            let gone = policy.limits.iter().filter(|limit| !scopes.contains(&*limit.scope));
+            gone.for_each(|limit| metrics.remove(policy, limit));
+        }
+        self.0.current.set(Snapshot::new(chosen, active).continuing(&before));
         metrics.set_active(accepted.iter().map(|(uid, policy)| (uid.as_str(), policy.as_ref())));
         self.report_replicas();
         metrics.unlimited.set(0);

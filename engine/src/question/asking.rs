@@ -170,15 +170,13 @@ impl Asking<'_> {
         };
         let rate = told.and_then(|(told, _)| rates.get(told.position)).unwrap_or(first);
         let reset = told.and_then(|(told, at)| {
-            let of_window = match rate.algorithm {
-                // Also one in which nothing was counted ends.
-                Algorithm::FixedWindow(Alignment::Clock) => {
-                    Some(rate.period.micros() - at % rate.period.micros())
-                }
-                _ => None,
-            };
-            told.reset(snapshot).map(|reset| of_window.unwrap_or(reset).div_ceil(1_000_000))
+            let reset = told.reset(snapshot)?;
+            let micros = rate.period.micros();
+            // A domain's window in which nothing was counted ends too, as ratelimit says.
+            let is_window = !one.is_of_policy && rate.algorithm == Algorithm::FixedWindow(Alignment::Clock);
+            Some(if is_window && reset == 0 { micros - at % micros } else { reset })
         });
+        let reset = reset.map(|reset| reset.div_ceil(1_000_000));
         let wait = match told {
             Some((told, _)) => told.retry_after(),
             // The store may answer soon.
@@ -243,9 +241,12 @@ impl Groups {
             ..Query::default()
         };
         if self.is_denied {
-            // What is denied already is not counted elsewhere. What was used is.
-            self.asked.clear();
-            self.alone.retain(|one| !matches!(one.intent, Intent::Consume | Intent::Reserve(_)));
+            // What is denied already is not counted elsewhere: a domain's limits are only read, as ratelimit's answers have them all.
+            // What was used is charged.
+            let observes = |one: &Asked| matches!(one.intent, Intent::Consume | Intent::Reserve(_));
+            self.alone.retain(|one| !(one.is_of_policy && observes(one)));
+            let of_domain = self.asked.drain(..).filter(|one| !one.is_of_policy);
+            self.alone.extend(of_domain.map(|one| Asked { intent: Intent::Peek, ..one }));
         }
         let Self { mut asked, mut alone, number, .. } = self;
         asked.iter_mut().chain(&mut alone).for_each(|one| one.number = number);
