@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use http::Request;
+use http::{HeaderMap, Request};
 use http_body_util::Full;
 use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use prometheus_client::registry::Registry;
 use sluice_config::PreparedPolicy;
+use sluice_config::descriptor::Pair;
 use sluice_config::jwt::read_jwks;
 use sluice_config::overrides::{Override, OverrideTable, client_digest};
 use sluice_config::policy::BlobHash;
@@ -15,12 +16,18 @@ use sluice_config::prepared::Blobs;
 use sluice_config::store_access::{StoreChoice, StoreChoices};
 use sluice_store::Clock;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::runtime::Runtime;
 
+use crate::checks::{Check, How, NamedLimit};
+use crate::descriptors::{Descriptor, Hits, Question};
 use crate::limit::matching::attributes;
 use crate::{Engine, EngineOptions, Load, ResponseFormat, Reveal, StartupPolicy};
 
 const RATE: &str = r#"{"requests":1000000,"periodMillis":60000,"algorithm":{"slidingWindowCounter":{"subWindows":1,"bound":"Estimate"}}}"#;
+
+/// Allocations of a check of one limit, and of a question with one descriptor.
+const CHECK_AND_DESCRIPTORS: (u64, u64) = (10, 8);
 
 /// Returns a limit. `fields` and `of_rates` hold further fields of it and of its rates, each with a leading comma.
 fn limit(name: &str, fields: &str, of_rates: &str) -> String {
@@ -37,6 +44,22 @@ fn allocations(limits: &[String]) -> u64 {
 /// Returns the number of allocations of a request with this token. `fields` holds further fields of the policy, with a leading
 /// comma.
 fn allocations_with(limits: &[String], fields: &str, blobs: &Blobs, token: &str) -> u64 {
+    let request = Request::get("http://a/v1/orders?page=2")
+        .header("x-api-key", "alice")
+        .header("x-plan", "gold")
+        .header("authorization", format!("Bearer {token}"));
+    let request = request.body(Full::<Bytes>::default()).unwrap();
+    least(limits, fields, blobs, |engine| {
+        let request = || attributes(&request, [192, 0, 2, 1].into(), None);
+        // The memory store decides at once.
+        let answer = engine.decide(request, std::future::pending::<()>).now_or_never().unwrap().unwrap();
+        assert!(answer.rejection(ResponseFormat::Http, Reveal::Nothing).is_none());
+        assert_eq!(answer.summary().outcome, "admitted");
+    })
+}
+
+/// Returns the least number of allocations of what `ask` asks an engine with a policy of these limits.
+fn least(limits: &[String], fields: &str, blobs: &Blobs, ask: impl Fn(&Engine)) -> u64 {
     let json = format!(
         r#"{{"namespace":"n","name":"p","mode":"Enforce","onStoreFailure":"Share","consistency":"Strict","ambiguousPaths":"Match","limits":[{}]{fields}}}"#,
         limits.join(",")
@@ -54,24 +77,37 @@ fn allocations_with(limits: &[String], fields: &str, blobs: &Blobs, token: &str)
     let engine = Engine::start(options, &mut Registry::default());
     let choices = StoreChoices::only(StoreChoice::Memory);
     assert_eq!(engine.publisher().publish(&choices, &[("uid".to_owned(), policy)]), []);
-    let request = Request::get("http://a/v1/orders?page=2")
-        .header("x-api-key", "alice")
-        .header("x-plan", "gold")
-        .header("authorization", format!("Bearer {token}"));
-    let request = request.body(Full::<Bytes>::default()).unwrap();
-    let mut least = u64::MAX;
     // The first requests fill tables and caches.
-    for _ in 0..20 {
-        let counted = allocation_counter::measure(|| {
-            let request = || attributes(&request, [192, 0, 2, 1].into(), None);
-            // The memory store decides at once.
-            let answer = engine.decide(request, std::future::pending::<()>).now_or_never().unwrap().unwrap();
-            assert!(answer.rejection(ResponseFormat::Http, Reveal::Nothing).is_none());
-            assert_eq!(answer.summary().outcome, "admitted");
-        });
-        least = least.min(counted.count_total);
-    }
-    least
+    (0..20).map(|_| allocation_counter::measure(|| ask(&engine)).count_total).min().unwrap()
+}
+
+/// A question allocates what its answer has, and little beside it.
+#[test]
+fn a_question_allocates_little_beside_its_answer() {
+    let headers = HeaderMap::new();
+    let key = ["alice".to_owned()];
+    let check = least(&[limit("a", "", "")], "", &Blobs::default(), |engine| {
+        let named = NamedLimit { policy: "n/p", limit: Some("a"), key: &key, cost: None };
+        let check = Check { how: How::Charge, headers: &headers };
+        let prepared = engine.prepare_limits(check, &[named]).unwrap();
+        assert!(prepared.decide(engine, Duration::MAX / 4).now_or_never().unwrap().is_allowed());
+    });
+    let descriptor = r#","matches":[{"rls":{"domain":"d","entries":[{"key":"user"}]}}],"entryKeys":["user"]"#;
+    let of_domain =
+        limit("a", descriptor, "").replace(r#"{"header":"x-api-key"}"#, r#"{"descriptor":"user"}"#);
+    let descriptors = least(&[of_domain], "", &Blobs::default(), |engine| {
+        let pairs = [Pair { key: b"user", value: b"alice" }].into_iter().collect();
+        let descriptor = Descriptor { pairs, reservation: None, hits: Hits::Unset, rate: None };
+        let question = Question {
+            domain: b"d",
+            descriptors: [descriptor].into_iter().collect(),
+            budget: Duration::MAX / 4,
+            is_shadow: false,
+            headers: &headers,
+        };
+        assert!(!engine.check(&question).now_or_never().unwrap().unwrap().is_over_limit());
+    });
+    assert_eq!((check, descriptors), CHECK_AND_DESCRIPTORS);
 }
 
 #[test]

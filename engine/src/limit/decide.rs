@@ -26,7 +26,14 @@ pub(crate) async fn decide(snapshot: Arc<Snapshot>, query: &mut Query, slots: &S
         return Verdict::denied(snapshot, Reason::TooManyLimits);
     }
     if let Some((limit, refusal)) = query.refused {
-        return Verdict::denied(snapshot, Reason::Refused(limit, refusal));
+        let mut verdict = Verdict::denied(snapshot, Reason::Refused(limit, refusal));
+        // What was used is charged whatever else is denied.
+        query.parts.clear();
+        query.beside.retain(|one| !one.intent.needs_room());
+        if !query.beside.is_empty() {
+            let _ = Box::pin(ask_with_beside(query, slots, &mut verdict, None)).await;
+        }
+        return verdict;
     }
     let mut verdict = Verdict::new(snapshot, Outcome::Admit(None));
     verdict.held.abandoned_for = query.abandoned_for;
@@ -113,7 +120,7 @@ async fn ask_with_beside(
     };
     for (one, acquired) in beside {
         verdict.held.slots.extend(acquired);
-        if let (true, Ok(state)) = (one.is_observed() && query.is_forwarded, &one.state) {
+        if let (true, Ok(state)) = (one.intent.needs_room() && query.is_forwarded, &one.state) {
             keep_charges(&snapshot, &mut verdict.held, state, upload);
         }
         verdict.beside.push(one);
@@ -171,10 +178,8 @@ fn outcome(query: &Query, verdict: &mut Verdict, upload: Option<&Upload>) -> Out
         return without_store(verdict, fault);
     }
     if !states.iter().all(|state| state.checked.outcome.response.admitted) {
-        return match Wait::of(snapshot, states).filter(|_| query.has_queue) {
-            Some(wait) => Outcome::Wait(wait),
-            None => Outcome::Deny(Reason::Limits),
-        };
+        let wait = if query.has_queue { Wait::of(snapshot, states) } else { None };
+        return wait.map_or(Outcome::Deny(Reason::Limits), Outcome::Wait);
     }
     let delay = if query.is_forwarded { Delay::of(snapshot, states) } else { Ok(None) };
     match delay {

@@ -31,6 +31,16 @@ pub(crate) enum Intent {
     Settle(Option<NamedReservation>),
 }
 
+impl Intent {
+    /// Reports whether there must be room, so that the counter is asked for together with others, or alone if its limit denies nothing.
+    pub(crate) fn needs_room(self) -> bool {
+        match self {
+            Self::Consume | Self::Reserve(_) => true,
+            Self::Peek | Self::Charge | Self::GiveBack | Self::Settle(_) => false,
+        }
+    }
+}
+
 /// What an id says of the reservation in a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NamedReservation {

@@ -140,7 +140,7 @@ impl Verdict {
 
     /// Iterates over the limits that only mark or observe the request, and would deny it.
     pub(crate) fn passed(&self) -> impl Iterator<Item = (LimitIndex, Option<KeyHash>)> {
-        let counted = self.beside.iter().filter(|one| one.is_observed() && one.has_no_room());
+        let counted = self.beside.iter().filter(|one| one.intent.needs_room() && one.has_no_room());
         let refused = self.beside_refused.iter().map(|&limit| (limit, None));
         counted.map(|one| (one.limit, Some(one.key))).chain(refused)
     }
@@ -260,14 +260,6 @@ impl Checked {
 }
 
 impl StateBeside {
-    /// Reports whether the limit would be asked together with the others if it denied anything.
-    pub(crate) fn is_observed(&self) -> bool {
-        match self.intent {
-            Intent::Consume | Intent::Reserve(_) => true,
-            Intent::Peek | Intent::Charge | Intent::GiveBack | Intent::Settle(_) => false,
-        }
-    }
-
     /// Reports whether the limit was counted, and has no room.
     pub(crate) fn has_no_room(&self) -> bool {
         self.state.as_ref().is_ok_and(|state| !state.checked.outcome.response.admitted)

@@ -243,8 +243,8 @@ impl Groups {
         if self.is_denied {
             // What is denied already is not counted elsewhere: a domain's limits are only read, as ratelimit's answers have them all.
             // What was used is charged.
-            let observes = |one: &Asked| matches!(one.intent, Intent::Consume | Intent::Reserve(_));
-            self.alone.retain(|one| !(one.is_of_policy && observes(one)));
+            let is_left_out = |one: &Asked| one.is_of_policy || self.refused.is_some();
+            self.alone.retain(|one| !(one.intent.needs_room() && is_left_out(one)));
             let of_domain = self.asked.drain(..).filter(|one| !one.is_of_policy);
             self.alone.extend(of_domain.map(|one| Asked { intent: Intent::Peek, ..one }));
         }

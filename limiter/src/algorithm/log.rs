@@ -88,8 +88,9 @@ impl Definition for SlidingWindowLog {
         let (millis, requests) = (charged / 1000, quota.requests.get());
         let from = record.tail.partition_point(|&instant| instant > millis);
         if delta < 0 {
-            let to = record.tail.partition_point(|&instant| instant >= millis);
-            let removed = (to - from).min(delta.unsigned_abs() as usize);
+            // What was charged at that instant is there as long as anything before it is. What is given back without a charge of its own
+            // takes the newest.
+            let removed = (record.tail.len() - from).min(delta.unsigned_abs() as usize);
             record.tail.drain(from..from + removed);
         } else {
             let added = delta.unsigned_abs().min(requests) as usize;

@@ -101,6 +101,8 @@ pub(crate) async fn admit(
             Ok(waiting) => Some(waiting),
             Err(QueueFull) => {
                 verdict.outcome = Outcome::Deny(Reason::Limits);
+                // Its permits are given up.
+                verdict.permits.clear();
                 return verdict;
             }
         };

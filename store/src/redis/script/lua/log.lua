@@ -54,13 +54,10 @@ local function log_rules()
   local function settle(i, r, _, charged, more, less)
     local instant, requests = (charged - charged % 1000) / 1000, requests_of[r]
     local _, instants, kept = roll(i, period_of[r])
-    local newer, same = 0, 0
-    for at = 1, kept * 6, 6 do
-      local other = unpack('<I6', instants, at)
-      if other > instant then newer = newer + 1 elseif other == instant then same = same + 1 else break end
-    end
+    local newer = 0
+    while newer < kept and unpack('<I6', instants, newer * 6 + 1) > instant do newer = newer + 1 end
     if less > more then
-      local gone = less - more < same and less - more or same
+      local gone = less - more < kept - newer and less - more or kept - newer
       instants = sub(instants, 1, newer * 6) .. sub(instants, (newer + gone) * 6 + 1)
     else
       local added = more - less < requests and more - less or requests
