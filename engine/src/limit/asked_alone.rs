@@ -17,7 +17,7 @@ use crate::limit::rates::strict;
 use crate::limit::reservation::{Open, Settled, settle};
 use crate::limit::slots::Slots;
 use crate::limit::snapshot::Snapshot;
-use crate::limit::verdict::{Checked, State};
+use crate::limit::state::{Checked, State};
 
 type Answer = Result<State, &'static str>;
 

@@ -16,7 +16,7 @@ use crate::limit::query::{Part, Parts};
 use crate::limit::reservation::{Open, begin};
 use crate::limit::slots::{Slot, Slots, check_with_slots};
 use crate::limit::snapshot::Snapshot;
-use crate::limit::verdict::{Checked, State, States};
+use crate::limit::state::{Checked, State, States};
 
 /// The states of the parts, with the slots that were acquired.
 pub(crate) type Answered = Result<(States, Vec<Slot>), StoreError>;

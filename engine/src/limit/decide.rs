@@ -18,7 +18,8 @@ use crate::limit::queue::Wait;
 use crate::limit::settle::Upload;
 use crate::limit::slots::{Slot, Slots};
 use crate::limit::snapshot::Snapshot;
-use crate::limit::verdict::{Outcome, Reason, State, StateBeside, Verdict};
+use crate::limit::state::State;
+use crate::limit::verdict::{Outcome, Reason, StateBeside, Verdict};
 
 /// Decides a query. It is taken, and not moved as a whole: a future keeps each argument. Nothing is recorded yet.
 pub(crate) async fn decide(snapshot: Arc<Snapshot>, query: &mut Query, slots: &Slots) -> Verdict {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::limit::correction::Correction;
 use crate::limit::index::LimitIndex;
 use crate::limit::snapshot::Snapshot;
-use crate::limit::verdict::State;
+use crate::limit::state::State;
 
 /// Number of requests that may wait under one limit. Each holds a connection or a stream, and memory.
 pub(crate) const MAX_WAITING: i64 = 1000;

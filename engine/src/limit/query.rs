@@ -41,7 +41,7 @@ impl Intent {
     }
 }
 
-/// What an id says of the reservation in a counter.
+/// The reservation in a counter, as an id names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NamedReservation {
     pub(crate) number: Holder,
@@ -78,9 +78,9 @@ pub(crate) struct Beside {
 /// A query.
 #[derive(Debug, Default)]
 pub(crate) struct Query {
-    /// What is asked together: all of it is charged, or nothing. Several stores are asked at the same time.
+    /// The counters that are asked together: all of them are charged, or none. Several stores are asked at the same time.
     pub(crate) parts: Parts,
-    /// What is asked beside it: limits that deny nothing, and what is charged, given back, settled or read in any case.
+    /// The counters beside them: limits that deny nothing, and those that are charged, given back, settled or read in any case.
     pub(crate) beside: Vec<Beside>,
     /// Limits that only mark or observe, and would deny the request without counting it.
     pub(crate) beside_refused: SmallVec<[LimitIndex; 1]>,

@@ -10,7 +10,8 @@ use crate::limit::active::Effect;
 use crate::limit::denial_log::{DenialLog, DeniedRequest};
 use crate::limit::index::LimitIndex;
 use crate::limit::query::Intent;
-use crate::limit::verdict::{Outcome, Reason, State, StateBeside, Verdict, denies};
+use crate::limit::state::{State, denies};
+use crate::limit::verdict::{Outcome, Reason, StateBeside, Verdict};
 use crate::metrics::limit::LimitMetrics;
 
 /// Records a verdict about a query that has ended. `describe` describes who is denied by a limit, and is only asked for some denials.

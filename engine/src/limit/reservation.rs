@@ -30,7 +30,7 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// What is reserved in a counter of a part, or may be. `charged` is where the charge went, if that is known.
+    /// Returns the reservation in a counter of a part, if something is reserved there, or may be. `charged` is where the charge went, if that is known.
     pub(crate) fn of(part: &Part, n: usize, charged: Option<Reservation>) -> Option<Self> {
         let (number, counters) = part.reserved.as_deref()?;
         let PlannedCounter { limit: plan, key, cost } = &part.counters[n];

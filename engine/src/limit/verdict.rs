@@ -5,18 +5,19 @@ use std::sync::Arc;
 
 use sluice_config::prepared::Refusal;
 use sluice_limiter::Decision;
-use sluice_store::{CheckOutcome, KeyHash, OnStoreFailure, Reservation, Source, StoreError};
+use sluice_store::KeyHash;
 use smallvec::SmallVec;
 
 use crate::limit::delay_queue::{Delay, QueueFull};
 use crate::limit::held::Held;
 use crate::limit::index::LimitIndex;
-use crate::limit::query::{Intent, Part};
+use crate::limit::query::Intent;
 use crate::limit::queue::{QueueDenial, Wait};
 use crate::limit::snapshot::Snapshot;
+use crate::limit::state::{State, States, denies};
 use crate::limit::told::Told;
 
-/// What is done about a request.
+/// The outcome of a query.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// It is admitted, after the delay if there is one. Every limit had room and was charged.
@@ -60,9 +61,9 @@ pub(crate) struct Verdict {
     /// The snapshot whose limits have decided.
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) outcome: Outcome,
-    /// What was asked for together, in the order of the query, if the stores have answered.
+    /// The parts that were asked for together, in the order of the query, if the stores have answered.
     pub(crate) states: States,
-    /// What was asked beside it, in the order of the query. Empty if it was not asked.
+    /// The counters that were asked alone, in the order of the query. Empty if none was asked.
     pub(crate) beside: Vec<StateBeside>,
     /// Limits that only mark or observe, and would deny the request without counting it.
     pub(crate) beside_refused: SmallVec<[LimitIndex; 1]>,
@@ -72,25 +73,6 @@ pub(crate) struct Verdict {
     pub(crate) permits: SmallVec<[(LimitIndex, bool); 1]>,
     /// Everything that the request holds until it ends.
     pub(crate) held: Held,
-}
-
-/// The states of the parts of a query.
-pub(crate) type States = SmallVec<[State; 1]>;
-
-/// The state of a part.
-#[derive(Debug)]
-pub(crate) struct State {
-    pub(crate) part: Part,
-    pub(crate) checked: Checked,
-}
-
-/// The answer of a store.
-#[derive(Debug)]
-pub(crate) struct Checked {
-    pub(crate) outcome: CheckOutcome,
-    /// Bit mask of the counters that neither the store nor local quota has counted: the store failed, and the
-    /// `onStoreFailure` of their limits is `Allow`.
-    pub(crate) uncounted: u64,
 }
 
 /// The state of a counter that was asked alone.
@@ -188,85 +170,9 @@ impl Verdict {
     }
 }
 
-impl State {
-    /// Iterates over the limits with their position in the part and the decisions of their rates.
-    pub(crate) fn decisions(&self) -> impl Iterator<Item = (usize, LimitIndex, &[Decision])> {
-        let mut rest = &self.checked.outcome.response.decisions[..];
-        self.part.iter().enumerate().map(move |(n, (limit, counter))| {
-            let rates = counter.limit.spec.rates.len().min(rest.len());
-            let (own, others) = rest.split_at(rates);
-            rest = others;
-            (n, limit, own)
-        })
-    }
-
-    /// Iterates over those of them that were counted.
-    pub(crate) fn counted(&self) -> impl Iterator<Item = (usize, LimitIndex, &[Decision])> {
-        self.decisions().filter(|(n, ..)| self.checked.is_counted(*n))
-    }
-}
-
-impl Checked {
-    pub(crate) fn new(part: &Part, outcome: CheckOutcome) -> Self {
-        let mut uncounted = 0;
-        if outcome.failure.is_some() {
-            for (n, ((_, counter), reservation)) in part.iter().zip(&outcome.reservations).enumerate() {
-                let admits = counter.limit.on_failure == OnStoreFailure::Allow;
-                uncounted |= u64::from(admits && *reservation == Reservation::Nothing) << n;
-            }
-        }
-        Self { outcome, uncounted }
-    }
-
-    /// Reports whether the store or local quota has counted in a counter.
-    pub(crate) fn is_counted(&self, n: usize) -> bool {
-        self.uncounted & 1 << n == 0
-    }
-
-    /// Notes that what was charged is given back, because another part is denied.
-    pub(crate) fn give_back(&mut self, part: &Part) {
-        let mut decisions = self.outcome.response.decisions.iter_mut();
-        for ((_, counter), charged) in part.iter().zip(&self.outcome.reservations) {
-            let cost = if *charged == Reservation::Nothing { 0 } else { counter.cost };
-            for decision in decisions.by_ref().take(counter.limit.spec.rates.len()) {
-                decision.remaining =
-                    decision.remaining.saturating_add(cost).min(decision.limit.max(decision.remaining));
-            }
-        }
-        self.outcome.reservations.fill(Reservation::Nothing);
-    }
-
-    /// Returns where the charge to a counter went.
-    pub(crate) fn charged(&self, n: usize) -> Reservation {
-        self.outcome.reservations.get(n).copied().unwrap_or(Reservation::Nothing)
-    }
-
-    /// Reports whether something was reserved in a counter of the part, and is in its ledger.
-    pub(crate) fn is_listed(&self, part: &Part, n: usize) -> bool {
-        let ledger = part.reserved.as_ref().and_then(|reserved| reserved.1.iter().position(|&of| of == n));
-        let charged = ledger.and_then(|ledger| self.outcome.reservations.get(part.limits.len() + ledger));
-        matches!(charged, Some(Reservation::Store(_)))
-    }
-
-    /// Returns the store's failure as in `x-sluice-store-failure`, if the store was called and failed.
-    pub(crate) fn failure(&self) -> Option<&'static str> {
-        self.outcome.failure.as_ref().map(StoreError::as_str)
-    }
-
-    /// Reports whether local quota decided in place of a store that failed.
-    pub(crate) fn by_local_quota(&self) -> bool {
-        self.outcome.failure.is_some() && self.outcome.source == Source::LocalQuota
-    }
-}
-
 impl StateBeside {
     /// Reports whether the limit was counted, and has no room.
     pub(crate) fn has_no_room(&self) -> bool {
         self.state.as_ref().is_ok_and(|state| !state.checked.outcome.response.admitted)
     }
-}
-
-/// Reports whether any rate of a limit denies.
-pub(crate) fn denies(decisions: &[Decision]) -> bool {
-    decisions.iter().any(|decision| !decision.admitted)
 }

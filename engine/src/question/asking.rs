@@ -17,9 +17,10 @@ use crate::limit::query::{Beside, Intent, Part, Query};
 use crate::limit::record::record;
 use crate::limit::reservation::{begin, counters_of};
 use crate::limit::snapshot::Snapshot;
+use crate::limit::state::{State, denies};
 use crate::limit::token::Issued;
 use crate::limit::told::Told;
-use crate::limit::verdict::{Outcome, State, Verdict, denies};
+use crate::limit::verdict::{Outcome, Verdict};
 use crate::question::counters::{Asked, Groups};
 use crate::question::status::{self, CurrentLimit, Status};
 use crate::traceparent::trace_of;
@@ -77,7 +78,7 @@ pub(crate) struct Asking<'a> {
     pub(crate) marks: bool,
 }
 
-/// What is known of a counter: its state with its decisions, or the store's failure.
+/// The state of a counter with its decisions, or the store's failure.
 type Known<'a> = Result<(&'a State, usize, &'a [Decision]), &'static str>;
 
 impl Asking<'_> {

@@ -6,7 +6,7 @@ use sluice_store::PlannedCounter;
 
 use crate::limit::index::LimitIndex;
 use crate::limit::snapshot::Snapshot;
-use crate::limit::verdict::State;
+use crate::limit::state::State;
 
 /// Time between two checks of a request that waits for a slot. Nothing tells when another pod releases one.
 const SLOT_POLL: Duration = Duration::from_millis(50);

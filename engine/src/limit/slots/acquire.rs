@@ -11,7 +11,7 @@ use super::slot::Slot;
 use super::table::{CounterSlots, MAX_COUNTERS, Slots};
 use crate::limit::query::Part;
 use crate::limit::snapshot::Snapshot;
-use crate::limit::verdict::Checked;
+use crate::limit::state::Checked;
 use crate::stores::limiter_handle::LimiterHandle;
 
 /// The error of a check whose task ended without a result: its runtime is shutting down.
