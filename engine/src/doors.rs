@@ -1,4 +1,4 @@
-//! The same question, asked at every door, has the same answer: random policies and requests, asked of a sidecar as a request, of
+//! A question has the same answer at every door: random policies and requests, asked of a sidecar as a request, of
 //! `/v1/check` as a request and by names, and as descriptors. What a door cannot do by its nature is a table in `docs/exactness.md`, which
 //! is read: the policies have nothing of it that is not there.
 
@@ -25,7 +25,7 @@ use sluice_store::Clock;
 use tokio::runtime::Runtime;
 
 use crate::checks::{Check, CheckAnswer, How, NamedLimit, Policies};
-use crate::descriptors::{Descriptor, Hits, Outcome, Question};
+use crate::descriptors::{Answer, Descriptor, Hits, Outcome, Question};
 use crate::limit::matching::attributes;
 use crate::{Engine, EngineOptions, Load, ResponseFormat, Reveal, StartupPolicy};
 
@@ -43,7 +43,7 @@ struct Process {
     clock: Clock,
 }
 
-/// What an answer tells.
+/// The contents of an answer.
 #[derive(Debug, Clone, PartialEq)]
 struct Told {
     admitted: bool,
@@ -134,23 +134,22 @@ impl Process {
     }
 
     fn as_descriptors(&self, pairs: &[(&str, &str)]) -> Told {
+        let answer = self.ask(pairs, Hits::Unset).now_or_never().unwrap();
+        told(!answer.is_over_limit(), &answer.headers)
+    }
+
+    async fn ask(&self, pairs: &[(&str, &str)], hits: Hits) -> Answer {
         let pairs = pairs.iter().map(|(key, value)| Pair { key: key.as_bytes(), value: value.as_bytes() });
         let question = Question {
             domain: b"d",
-            descriptors: [Descriptor {
-                pairs: pairs.collect(),
-                reservation: None,
-                hits: Hits::Unset,
-                rate: None,
-            }]
-            .into_iter()
-            .collect(),
+            descriptors: [Descriptor { pairs: pairs.collect(), reservation: None, hits, rate: None }]
+                .into_iter()
+                .collect(),
             budget: BUDGET,
             is_shadow: false,
             headers: &HeaderMap::new(),
         };
-        let answer = self.engine.check(&question).now_or_never().unwrap().unwrap();
-        told(!answer.is_over_limit(), &answer.headers)
+        self.engine.check(&question).await.unwrap()
     }
 }
 
@@ -397,7 +396,7 @@ fn compare(seed: u64, runtime: &Runtime) -> bool {
     true
 }
 
-/// What the random policies leave out, by the words of the table.
+/// The rows of the table, by their words: the random policies leave these out.
 const LEFT_OUT: [&str; 6] =
     ["queue", "leakyBucket", "countWhen", "concurrency", "tiers", "header of a limit that marks"];
 
@@ -410,6 +409,42 @@ fn what_a_door_cannot_do_is_documented() {
     assert_eq!(rows.len(), LEFT_OUT.len(), "{rows:#?}");
     for (row, words) in rows.iter().zip(LEFT_OUT) {
         assert!(row.contains(words), "{words}: {row}");
+    }
+}
+
+#[test]
+fn hits_are_given_back_to_every_algorithm_that_can_take_them_back() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _entered = runtime.enter();
+    for algorithm in [
+        json!({"slidingWindowCounter": {"subWindows": 2, "bound": "Guaranteed"}}),
+        json!({"fixedWindow": "FirstRequest"}),
+        json!({"slidingWindowLog": {"minIntervalMillis": 0}}),
+        json!({"tokenBucket": {"burst": 4}}),
+        json!({"gcra": {"burst": 4}}),
+    ] {
+        let rate = json!({"requests": 4, "periodMillis": 3_600_000, "algorithm": algorithm});
+        let limit = json!({
+            "name": "a", "mode": "Enforce", "onMissing": "Shared", "key": [{"descriptor": "user"}], "entryKeys": ["user"],
+            "matches": [{"rls": {"domain": "d", "entries": [{"key": "user"}]}}], "kind": {"rates": {"base": [rate]}}
+        });
+        let policy = json!({
+            "namespace": "n", "name": "p", "mode": "Enforce", "onStoreFailure": "Deny", "consistency": "Strict",
+            "ambiguousPaths": "Match", "limits": [limit]
+        });
+        let process = Process::start(&[policy], 1_800_000_000_000, &runtime).unwrap();
+        let ask = |hits| {
+            process.clock.advance(7);
+            let answer = runtime.block_on(process.ask(&[("user", "u")], hits));
+            (answer.statuses[0].outcome, answer.statuses[0].left)
+        };
+        for left in [3, 2, 1, 0] {
+            assert_eq!(ask(Hits::One), (Outcome::WithinLimit, left), "{algorithm}");
+        }
+        assert_eq!(ask(Hits::One).0, Outcome::OverLimit, "{algorithm}");
+        assert_eq!(ask(Hits::GivenBack(2)), (Outcome::WithinLimit, 2), "{algorithm}");
+        assert_eq!(ask(Hits::One), (Outcome::WithinLimit, 1), "{algorithm}");
+        assert_eq!(ask(Hits::GivenBack(100)), (Outcome::WithinLimit, 4), "{algorithm}");
     }
 }
 

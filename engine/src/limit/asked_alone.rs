@@ -1,4 +1,4 @@
-//! What is asked of one counter alone and denies nothing: what was used is charged, given back or settled in any case, and a counter is
+//! One counter is asked alone, and denies nothing: a cost that was used is charged, given back or settled in any case, or the counter is
 //! read.
 
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use crate::limit::adaptive::Origin;
 use crate::limit::index::LimitIndex;
 use crate::limit::snapshot::Snapshot;
 
-/// What is asked of a counter.
+/// The use of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Intent {
     /// The cost is charged if there is room.

@@ -209,14 +209,8 @@ pub(super) const LIST: &[Equivalent] = &[
     },
     Equivalent {
         file: "log.lua",
-        before: "else break end",
-        after: &["else end"],
-        reason: "All later instants are older too.",
-    },
-    Equivalent {
-        file: "log.lua",
-        before: "less - more < same and less - more",
-        after: &["less + more < same and less - more", "less - more < same and less + more"],
+        before: "less - more < kept - newer and less - more",
+        after: &["less + more < kept - newer and less - more", "less - more < kept - newer and less + more"],
         reason: "One of both is 0.",
     },
     Equivalent {
