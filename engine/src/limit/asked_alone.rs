@@ -17,7 +17,7 @@ use crate::limit::rates::strict;
 use crate::limit::reservation::{Open, Settled, settle};
 use crate::limit::slots::Slots;
 use crate::limit::snapshot::Snapshot;
-use crate::limit::state::{Checked, State};
+use crate::limit::state::{Checked, State, States};
 
 type Answer = Result<State, &'static str>;
 
@@ -61,8 +61,9 @@ impl Alone<'_> {
     async fn check(&self, cost: u64) -> Answer {
         let mut part = self.part.clone();
         part.counters[0].cost = cost;
-        let result = check(self.slots, self.snapshot, &mut smallvec![part], self.deadline).await;
-        let (mut states, _) = result.map_err(|error| error.as_str())?;
+        let mut states = States::new();
+        let result = check(self.slots, self.snapshot, &mut smallvec![part], &mut states, self.deadline).await;
+        result.map_err(|error| error.as_str())?;
         states.pop().ok_or("")
     }
 

@@ -18,13 +18,13 @@ use crate::limit::slots::{Slot, Slots, check_with_slots};
 use crate::limit::snapshot::Snapshot;
 use crate::limit::state::{Checked, State, States};
 
-/// The states of the parts, with the slots that were acquired.
-pub(crate) type Answered = Result<(States, Vec<Slot>), StoreError>;
+/// The slots that were acquired.
+pub(crate) type Answered = Result<Vec<Slot>, StoreError>;
 
 /// The error of a check whose task ended without a result: its runtime is shutting down.
 const LOST: StoreError = StoreError::Unavailable(StoreFault::Unreachable);
 
-/// Checks parts, and takes them if all stores have answered. The stores may take until the deadline, if there is one.
+/// Checks parts, and moves them to the states if all stores have answered. The stores may take until the deadline, if there is one.
 ///
 /// # Errors
 /// A store did not answer, and at least one limit denies in that case. Nothing stays charged as far as the stores have answered.
@@ -32,26 +32,34 @@ pub(crate) async fn check(
     slots: &Slots,
     snapshot: &Arc<Snapshot>,
     parts: &mut Parts,
+    states: &mut States,
     deadline: Option<Instant>,
 ) -> Answered {
-    let (results, acquired) = if let [only] = &mut parts[..] {
-        let result = check_part(slots, snapshot, only, deadline).await;
-        give_up_unknown(snapshot, only, result.as_ref().ok().map(|(checked, _)| checked));
-        let (checked, slots) = result?;
-        let mut states = States::new();
-        states.extend(parts.pop().map(|part| State { part, checked }));
-        return Ok((states, slots));
-    } else {
-        let results =
-            join_all(parts.iter_mut().map(|part| check_part(slots, snapshot, part, deadline))).await;
-        let mut acquired = Vec::new();
-        let mut without_slots = |(checked, slots): (Checked, Vec<Slot>)| {
-            acquired.extend(slots);
-            checked
-        };
-        let results: Vec<_> = results.into_iter().map(|result| result.map(&mut without_slots)).collect();
-        (results, acquired)
+    let [only] = &mut parts[..] else {
+        // In memory of its own, which a request with one store does not need.
+        return Box::pin(check_several(slots, snapshot, parts, states, deadline)).await;
     };
+    let result = check_part(slots, snapshot, only, deadline).await;
+    give_up_unknown(snapshot, only, result.as_ref().ok().map(|(checked, _)| checked));
+    let (checked, slots) = result?;
+    states.extend(parts.pop().map(|part| State { part, checked }));
+    Ok(slots)
+}
+
+async fn check_several(
+    slots: &Slots,
+    snapshot: &Arc<Snapshot>,
+    parts: &mut Parts,
+    states: &mut States,
+    deadline: Option<Instant>,
+) -> Answered {
+    let results = join_all(parts.iter_mut().map(|part| check_part(slots, snapshot, part, deadline))).await;
+    let mut acquired = Vec::new();
+    let mut without_slots = |(checked, slots): (Checked, Vec<Slot>)| {
+        acquired.extend(slots);
+        checked
+    };
+    let results: Vec<_> = results.into_iter().map(|result| result.map(&mut without_slots)).collect();
     let admits =
         |result: &Result<Checked, _>| result.as_ref().is_ok_and(|checked| checked.outcome.response.admitted);
     let admitted = results.iter().all(admits);
@@ -61,7 +69,6 @@ pub(crate) async fn check(
             refund(snapshot, part, checked, true);
         }
     }
-    let mut states = States::new();
     let results = results.into_iter().collect::<Result<Vec<_>, _>>()?;
     for (part, mut checked) in parts.drain(..).zip(results) {
         if !admitted {
@@ -70,7 +77,7 @@ pub(crate) async fn check(
         states.push(State { part, checked });
     }
     // Slots of a request that is denied are released here.
-    Ok((states, if admitted { acquired } else { Vec::new() }))
+    Ok(if admitted { acquired } else { Vec::new() })
 }
 
 async fn check_part(
@@ -81,7 +88,7 @@ async fn check_part(
 ) -> Result<(Checked, Vec<Slot>), StoreError> {
     let limiter = snapshot.limiter(part.limits[0]);
     if part.has_slots {
-        return check_with_slots(slots, snapshot, limiter, part).await;
+        return Box::pin(check_with_slots(slots, snapshot, limiter, part)).await;
     }
     let outcome = match deadline {
         None => limiter.check(&part.counters).await,
@@ -121,22 +128,20 @@ fn refund(snapshot: &Arc<Snapshot>, part: &Part, checked: &Checked, all: bool) {
     }
 }
 
-/// Checks parts as [`check`] does. If the caller is dropped, what the outcome would have corrected or somebody settled is refunded,
+/// Checks parts as [`check`] does, in a task. If the caller is dropped, what the outcome would have corrected or somebody settled is refunded,
 /// because the request is never forwarded, and nobody hears of a reservation.
 pub(crate) async fn check_whole(
     slots: &Slots,
     snapshot: &Arc<Snapshot>,
     parts: &mut Parts,
+    states: &mut States,
     deadline: Option<Instant>,
 ) -> Answered {
-    if parts.iter().all(|part| snapshot.limiter(part.limits[0]).memory().is_some()) {
-        // They decide at once.
-        return check(slots, snapshot, parts, deadline).await;
-    }
     let (of_task, slots, mut asked) = (snapshot.clone(), slots.clone(), std::mem::take(parts));
     let task = tokio::spawn(async move {
-        let result = check(&slots, &of_task, &mut asked, deadline).await;
-        (result, asked)
+        let mut states = States::new();
+        let result = check(&slots, &of_task, &mut asked, &mut states, deadline).await;
+        (result, asked, states)
     });
     let mut waiting = Waiting { snapshot, task: Some(task) };
     let finished = match &mut waiting.task {
@@ -144,15 +149,15 @@ pub(crate) async fn check_whole(
         None => return Err(LOST),
     };
     waiting.task = None;
-    let (result, asked) = finished.map_err(|_| LOST)?;
-    *parts = asked;
+    let result;
+    (result, *parts, *states) = finished.map_err(|_| LOST)?;
     result
 }
 
 /// Refunds the charges of a check that nobody waits for any more.
 struct Waiting<'a> {
     snapshot: &'a Arc<Snapshot>,
-    task: Option<JoinHandle<(Answered, Parts)>>,
+    task: Option<JoinHandle<(Answered, Parts, States)>>,
 }
 
 impl Drop for Waiting<'_> {
@@ -160,7 +165,7 @@ impl Drop for Waiting<'_> {
         let Some(task) = self.task.take() else { return };
         let snapshot = self.snapshot.clone();
         correction::spawn(async move {
-            if let Ok((Ok((states, _slots)), _)) = task.await {
+            if let Ok((_slots, _, states)) = task.await {
                 states.iter().for_each(|state| refund(&snapshot, &state.part, &state.checked, false));
             }
         });

@@ -13,12 +13,12 @@ use crate::limit::check::{Answered, check, check_whole};
 use crate::limit::delay_queue::Delay;
 use crate::limit::held::Held;
 use crate::limit::index::LimitIndex;
-use crate::limit::query::{Beside, Intent, Query};
+use crate::limit::query::{Beside, Intent, Parts, Query};
 use crate::limit::queue::Wait;
 use crate::limit::settle::Upload;
 use crate::limit::slots::{Slot, Slots};
 use crate::limit::snapshot::Snapshot;
-use crate::limit::state::State;
+use crate::limit::state::{State, States};
 use crate::limit::verdict::{Outcome, Reason, StateBeside, Verdict};
 
 /// Decides a query. It is taken, and not moved as a whole: a future keeps each argument. Nothing is recorded yet.
@@ -47,7 +47,7 @@ pub(crate) async fn decide(snapshot: Arc<Snapshot>, query: &mut Query, slots: &S
         verdict.held.charges.meter(upload.meter());
     }
     let result = if query.beside.is_empty() {
-        ask(&verdict.snapshot, query, slots).await
+        ask(&verdict.snapshot, query, &mut verdict.states, slots).await
     } else {
         // In memory of its own, which the requests that meet no such limit do not need.
         Box::pin(ask_with_beside(query, slots, &mut verdict, upload.as_ref())).await
@@ -57,9 +57,8 @@ pub(crate) async fn decide(snapshot: Arc<Snapshot>, query: &mut Query, slots: &S
             verdict.unanswered = query.parts.iter().flat_map(|part| &part.limits).copied().collect();
             without_store(&verdict, error.as_str())
         }
-        Ok((states, acquired)) => {
+        Ok(acquired) => {
             verdict.held.slots.extend(acquired);
-            verdict.states = states;
             outcome(query, &mut verdict, upload.as_ref())
         }
     };
@@ -92,12 +91,23 @@ fn acquire_permits(query: &Query, verdict: &mut Verdict) -> Result<(), LimitInde
 }
 
 /// Asks for everything that is asked together.
-async fn ask(snapshot: &Arc<Snapshot>, query: &mut Query, slots: &Slots) -> Answered {
-    if query.settles {
-        check_whole(slots, snapshot, &mut query.parts, query.deadline).await
-    } else {
-        check(slots, snapshot, &mut query.parts, query.deadline).await
+async fn ask(snapshot: &Arc<Snapshot>, query: &mut Query, states: &mut States, slots: &Slots) -> Answered {
+    check_safely(slots, snapshot, &mut query.parts, states, (query.settles, query.deadline)).await
+}
+
+/// Checks parts. If somebody settles their charges, they are refunded when the caller is dropped meanwhile.
+async fn check_safely(
+    slots: &Slots,
+    snapshot: &Arc<Snapshot>,
+    parts: &mut Parts,
+    states: &mut States,
+    (settles, deadline): (bool, Option<Instant>),
+) -> Answered {
+    // A store in memory decides at once.
+    if settles && parts.iter().any(|part| snapshot.limiter(part.limits[0]).memory().is_none()) {
+        return Box::pin(check_whole(slots, snapshot, parts, states, deadline)).await;
     }
+    check(slots, snapshot, parts, states, deadline).await
 }
 
 /// Asks for everything that is asked together, and beside it for each of the others.
@@ -113,11 +123,11 @@ async fn ask_with_beside(
     let beside = join_all(beside.map(|one| ask_beside(slots, &snapshot, one, deadline)));
     let (result, beside) = if query.has_queue {
         // A request that waits is checked several times, but counts once.
-        let result = ask(&snapshot, query, slots).await;
-        let waits = matches!(&result, Ok((states, _)) if Wait::of(&snapshot, states).is_some());
+        let result = ask(&snapshot, query, &mut verdict.states, slots).await;
+        let waits = result.is_ok() && Wait::of(&snapshot, &verdict.states).is_some();
         (result, if waits { Vec::new() } else { beside.await })
     } else {
-        join(ask(&snapshot, query, slots), beside).await
+        join(ask(&snapshot, query, &mut verdict.states, slots), beside).await
     };
     for (one, acquired) in beside {
         verdict.held.slots.extend(acquired);
@@ -142,17 +152,11 @@ async fn ask_beside(
     let settles = part.reserved.is_some() || snapshot.limit(limit).settlement.is_some();
     match intent {
         Intent::Consume | Intent::Reserve(_) => {
-            let mut parts = smallvec::smallvec![part];
-            let result = if settles {
-                check_whole(slots, snapshot, &mut parts, deadline).await
-            } else {
-                check(slots, snapshot, &mut parts, deadline).await
-            };
-            match result {
-                Ok((mut states, acquired)) => match states.pop() {
-                    Some(state) => (told(Ok(state), None), acquired),
-                    None => (told(Err(""), None), acquired),
-                },
+            let (mut parts, mut states) = (smallvec::smallvec![part], States::new());
+            let result = check_safely(slots, snapshot, &mut parts, &mut states, (settles, deadline)).await;
+            match result.map(|acquired| (states.pop(), acquired)) {
+                Ok((Some(state), acquired)) => (told(Ok(state), None), acquired),
+                Ok((None, acquired)) => (told(Err(""), None), acquired),
                 Err(error) => (told(Err(error.as_str()), None), Vec::new()),
             }
         }
@@ -185,6 +189,7 @@ fn outcome(query: &Query, verdict: &mut Verdict, upload: Option<&Upload>) -> Out
     let delay = if query.is_forwarded { Delay::of(snapshot, states) } else { Ok(None) };
     match delay {
         Ok(delay) => {
+            let delay = delay.map(Box::new);
             if query.settles && query.is_forwarded {
                 states.iter().for_each(|state| keep_charges(snapshot, held, state, upload));
             }

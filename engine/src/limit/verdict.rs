@@ -21,7 +21,7 @@ use crate::limit::told::Told;
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// It is admitted, after the delay if there is one. Every limit had room and was charged.
-    Admit(Option<Delay>),
+    Admit(Option<Box<Delay>>),
     /// All limits that deny it have queues. Nothing was charged.
     Wait(Wait),
     /// It is denied. Nothing was charged.

@@ -196,14 +196,11 @@ async fn without_queue(slots: &Slots, snapshot: &Arc<Snapshot>, matched: &Query)
     if parts.is_empty() {
         return Others::Admit;
     }
-    match check(slots, snapshot, &mut parts, None).await {
+    let mut verdict = Verdict::denied(snapshot.clone(), Reason::Limits);
+    match check(slots, snapshot, &mut parts, &mut verdict.states, None).await {
         Err(_) => Others::Failed,
-        Ok((states, _)) if states.iter().all(|state| state.checked.outcome.response.admitted) => {
-            Others::Admit
-        }
-        Ok((states, _)) => {
-            Others::Deny(Verdict { states, ..Verdict::denied(snapshot.clone(), Reason::Limits) }.into())
-        }
+        Ok(_) if verdict.states.iter().all(|state| state.checked.outcome.response.admitted) => Others::Admit,
+        Ok(_) => Others::Deny(verdict.into()),
     }
 }
 
