@@ -30,7 +30,8 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// Returns the reservation in a counter of a part, if something is reserved there, or may be. `charged` is where the charge went, if that is known.
+    /// Returns the reservation in a counter of a part, if something is reserved there, or may be. `charged` is where the charge went,
+    /// if that is known.
     pub(crate) fn of(part: &Part, n: usize, charged: Option<Reservation>) -> Option<Self> {
         let (number, counters) = part.reserved.as_deref()?;
         let PlannedCounter { limit: plan, key, cost } = &part.counters[n];
