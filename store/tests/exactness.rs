@@ -14,6 +14,7 @@ use sluice_limiter::{
 use sluice_store::check::{Records, decide};
 use sluice_store::{
     CheckRequest, CheckResponse, Clock, Counter, KeyHash, LimitSpec, MemoryStore, RedisOptions, RedisStore,
+    Store as _,
 };
 
 use crate::support::Redis;

@@ -7,7 +7,7 @@ use redis::Commands;
 use sluice_limiter::MAX_PERIOD_MS;
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::OptionsError;
-use sluice_store::{Counter, FaultCause, RedisStore, Settlement, StoreError, StoreHealth};
+use sluice_store::{Counter, FaultCause, RedisStore, Settlement, Store as _, StoreError, StoreHealth};
 
 use crate::checks::{
     admitted, check, counter, decide, failing, failures, healthy, limit, limit_per, patient, patient_store,

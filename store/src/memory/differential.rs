@@ -158,7 +158,9 @@ impl Model {
         let mut records: Vec<Records> = taken.iter().map(all).collect();
         let response = decide_as(check, &mut records, now, is_forced, &[]);
         for ((counter, own), (exists, _, others)) in check.iter().zip(records).zip(taken) {
-            if response.admitted || exists || counter.limit.counted_denial(&own) {
+            let charged =
+                if response.admitted { counter.cost > 0 } else { counter.limit.counted_denial(&own) };
+            if charged || exists {
                 self.put(&counter.limit, counter.key, own, others, now);
             }
         }

@@ -12,8 +12,8 @@ use super::overflow::MergedCheck;
 use super::store::{MemoryStore, OVERFLOW, SHARDS, shard_of};
 use super::table::{Shard, StoredCounter};
 use crate::check::{
-    CheckResponse, Counter, Decisions, KeyHash, LimitSpec, Lookup, Records, Settlement, Taking, decide_as,
-    find, reset, settle, take,
+    CheckResponse, Counter, KeyHash, LimitSpec, Lookup, Records, Settlement, Taking, decide_as, find, reset,
+    settle, take,
 };
 use crate::key_usage::KeyUsages;
 
@@ -68,25 +68,14 @@ impl MemoryStore {
                 if !self.registries.has_room(limit, now) || !self.reserve() {
                     return None;
                 }
+                if room && *cost == 0 {
+                    self.keys.fetch_sub(1, Ordering::Relaxed);
+                    return Some((decision, None));
+                }
                 shard.insert(id, at, cell);
             }
         }
         Some((decision, self.registries.replace(limit, before, after, now)))
-    }
-
-    /// Returns the decisions about a counter without changing or creating it.
-    pub(super) fn peek_at(&self, counter: &Counter, now: u64) -> Decisions {
-        let id = counter.limit.prepared.id(counter.key.0);
-        let mut shard = self.lock(shard_of(id));
-        let (records, stored) = shard.take(id, &counter.limit);
-        let mut copy = records.clone();
-        copy.extend(stored.others().iter().cloned());
-        let response =
-            decide_as(std::slice::from_ref(counter), std::slice::from_mut(&mut copy), now, false, &[false]);
-        if stored.exists {
-            shard.put(id, &counter.limit, records, stored, now);
-        }
-        response.decisions
     }
 
     /// Charges a check, whether or not there is room.
@@ -236,8 +225,10 @@ impl MemoryStore {
         let (mut new, mut usages) = (0, KeyUsages::default());
         let counters = ids.iter().zip(check).zip(records).zip(stored).zip(expiries).enumerate();
         for (n, ((((&id, counter), records), stored), before)) in counters {
-            // A denied check creates no counter.
-            if (response.admitted || stored.exists || counter.limit.counted_denial(&records))
+            // A check that charges nothing creates no counter.
+            let charged =
+                if response.admitted { counter.cost > 0 } else { counter.limit.counted_denial(&records) };
+            if (charged || stored.exists)
                 && let Some(shard) = shard(locked, id)
             {
                 let after = expiry(&records, stored.others());

@@ -1,5 +1,6 @@
 //! The store: its shards, its clock and its size.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,8 +9,10 @@ use sluice_limiter::{Reserved, SlotsFound};
 use super::cell::CounterId;
 use super::key_registries::KeyRegistries;
 use super::table::{Hot, SHARD_BITS, Shard};
-use crate::check::{CheckResponse, Counter, Decisions, KeyHash, LimitSpec, Lookup, Settlement, Taking};
+use crate::check::{CheckRequest, CheckResponse, Counter, KeyHash, LimitSpec, Lookup, Settlement, Taking};
 use crate::clock::Clock;
+use crate::failure::{StoreError, StoreHealth};
+use crate::store::Store;
 
 pub(super) const SHARDS: usize = 1 << SHARD_BITS;
 
@@ -51,12 +54,6 @@ impl MemoryStore {
             foreign_sweeps: AtomicUsize::new(0),
             clock,
         }
-    }
-
-    /// Returns the decisions about a counter now, without changing or creating it.
-    #[must_use]
-    pub fn peek(&self, counter: &Counter) -> Decisions {
-        self.peek_at(counter, self.clock.now())
     }
 
     /// Decides a check now.
@@ -124,9 +121,11 @@ impl MemoryStore {
         is_taken
     }
 
-    /// Removes a counter, as if its client had never sent a request.
-    pub fn reset(&self, limit: &LimitSpec, key: KeyHash) {
-        self.reset_at(limit, key, self.clock.now());
+    /// Removes a counter, as if its client had never sent a request. Returns the time.
+    pub fn reset(&self, limit: &LimitSpec, key: KeyHash) -> u64 {
+        let now = self.clock.now();
+        self.reset_at(limit, key, now);
+        now
     }
 
     /// Returns the number of keys.
@@ -148,6 +147,37 @@ impl MemoryStore {
     pub(super) fn lock_without_hot(&self, number: usize) -> MutexGuard<'_, Shard> {
         // A panic leaves the shard consistent, so a poisoned lock can be used.
         self.shards[number].0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store for MemoryStore {
+    #[inline]
+    async fn check(&self, check: CheckRequest) -> Result<CheckResponse, StoreError> {
+        Ok(Self::check(self, &check))
+    }
+
+    async fn settle(&self, settlement: Settlement) -> Result<SlotsFound, StoreError> {
+        Ok(Self::settle(self, &settlement))
+    }
+
+    async fn find(&self, lookup: Lookup) -> Result<Option<Reserved>, StoreError> {
+        Ok(Self::find(self, &lookup))
+    }
+
+    async fn take(&self, taking: Taking) -> Result<bool, StoreError> {
+        Ok(Self::take(self, &taking))
+    }
+
+    async fn reset(&self, limit: &Arc<LimitSpec>, key: KeyHash) -> Result<u64, StoreError> {
+        Ok(Self::reset(self, limit, key))
+    }
+
+    fn health(&self) -> StoreHealth {
+        StoreHealth::Healthy
+    }
+
+    fn is_in_process(&self) -> bool {
+        true
     }
 }
 

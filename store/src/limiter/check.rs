@@ -9,8 +9,7 @@ use sluice_limiter::Decision;
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 
-use super::backend::Backend;
-use super::remote_core::RemoteCore;
+use super::core::LimiterCore;
 use super::reservations::{CounterState, PendingReservations};
 use crate::check::{CheckRequest, CheckResponse, Decisions};
 use crate::failure::{StoreError, StoreHealth};
@@ -18,11 +17,27 @@ use crate::lease::LeaseOutcome;
 use crate::limiter::outcome::{CheckOutcome, Reservation, Source};
 use crate::plan::LeaseTerms;
 use crate::plan::{OnStoreFailure, PlannedCounter, check_id};
+use crate::store::Store;
 
 /// Number of times that a request tries to reserve leased quota before it is checked in the store.
 const MAX_ATTEMPTS: usize = 4;
 
-impl<S: Backend> RemoteCore<S> {
+impl<S: Store> LimiterCore<S> {
+    /// Decides a check in a store in this process, which is never away: nothing is remembered, leased or counted elsewhere.
+    pub(super) async fn check_in_process(
+        &self,
+        counters: &[PlannedCounter],
+    ) -> Result<CheckOutcome, StoreError> {
+        let response = self.store.check(counters.iter().map(PlannedCounter::counter).collect()).await?;
+        let charge = |n| match (response.admitted, response.key_usages.is_overflowed(n)) {
+            (false, _) => Reservation::Nothing,
+            (true, false) => Reservation::Store(response.at),
+            (true, true) => Reservation::Overflow(response.at),
+        };
+        let reservations = (0..counters.len()).map(charge).collect();
+        Ok(CheckOutcome { response, reservations, source: Source::Store, failure: None })
+    }
+
     pub(super) async fn check(
         self: &Arc<Self>,
         counters: &[PlannedCounter],

@@ -26,7 +26,7 @@ fn algorithms() -> Vec<Algorithm> {
 /// A limit of a world, which can be edited, and the clients that it counts.
 struct World {
     store: Arc<FakeStore>,
-    limiters: Vec<RemoteLimiter<FakeStore>>,
+    limiters: Vec<Limiter<FakeStore>>,
     plans: Vec<Arc<LimitPlan>>,
     /// Charges that may be refunded, with the limiter that made them.
     charged: Vec<(usize, PlannedCounter, Reservation)>,
@@ -88,7 +88,7 @@ impl World {
             }
             75..79 => {
                 let (plan, key) = (self.plans[limit].clone(), KeyHash(key));
-                let removed_at = self.limiters[process].reset_in_store(&plan.spec, key).await.unwrap();
+                let removed_at = self.limiters[process].reset_in_store(&plan, key).await.unwrap();
                 self.resets.push((limit, key, removed_at));
             }
             79..84 => self.learn_of_resets(),
@@ -120,7 +120,7 @@ impl World {
 
     /// Returns how many counters were lost.
     fn lost(&self) -> u64 {
-        self.limiters.iter().map(|limiter| limiter.metrics().lost_counters).sum()
+        self.limiters.iter().map(|limiter| limiter.metrics().unwrap().lost_counters).sum()
     }
 }
 
@@ -167,7 +167,7 @@ async fn each_lost_counter_of_a_window_or_a_log_is_counted_once() {
         check_all().await;
         store.counters.lock().unwrap().retain(|(_, key), _| *key >= 7);
         check_all().await;
-        let lost: u64 = limiters.iter().map(|limiter| limiter.metrics().lost_counters).sum();
+        let lost: u64 = limiters.iter().map(|limiter| limiter.metrics().unwrap().lost_counters).sum();
         // The first process to check a counter finds that it is new.
         assert_eq!(lost, if n < counted { 7 } else { 0 }, "{algorithm:?}");
         assert_eq!(

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::fake_store::FakeStore;
-use super::{DAY, RemoteLimiter, admitted, counter, limiter, plan, until, until_flushed};
+use super::{DAY, Limiter, admitted, counter, limiter, plan, until, until_flushed};
 use crate::limiter::outcome::LimiterOptions;
 use crate::plan::Consistency;
 
@@ -20,7 +20,7 @@ async fn local_usage_moves_to_the_successor_and_is_flushed_once() {
     old_store.unreachable.store(true, SeqCst);
     new_store.unreachable.store(true, SeqCst);
     assert_eq!(admitted(&old, &[counter(&strict, 1)], 20).await, 20);
-    let new = RemoteLimiter::new(new_store.clone(), &LimiterOptions::default(), Some(old.hand_over()));
+    let new = Limiter::start(new_store.clone(), &LimiterOptions::default(), Some(&old));
     // Requests that still use the predecessor count too.
     assert_eq!(admitted(&old, &[counter(&local, 1)], 10).await, 10);
     assert_eq!(admitted(&old, &[counter(&strict, 1)], 10).await, 10);
@@ -31,7 +31,7 @@ async fn local_usage_moves_to_the_successor_and_is_flushed_once() {
     old_store.unreachable.store(false, SeqCst);
     tokio::time::sleep(Duration::from_secs(5)).await;
     old.close().await;
-    assert_eq!((old_store.calls.load(SeqCst), new.metrics().local_quota.pending), (calls, 1));
+    assert_eq!((old_store.calls.load(SeqCst), new.metrics().unwrap().local_quota.pending), (calls, 1));
     drop(old);
     new_store.unreachable.store(false, SeqCst);
     until_flushed(&new).await;
@@ -52,10 +52,10 @@ async fn the_successor_flushes_usage_whose_flush_by_the_predecessor_fails() {
     let calls = old_store.calls.load(SeqCst);
     old_store.unreachable.store(false, SeqCst);
     until("the predecessor flushes", || old_store.calls.load(SeqCst) > calls).await;
-    let new = RemoteLimiter::new(new_store.clone(), &LimiterOptions::default(), Some(old.hand_over()));
+    let new = Limiter::start(new_store.clone(), &LimiterOptions::default(), Some(&old));
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(new_store.calls.load(SeqCst), 0, "the flush of the predecessor may still succeed");
     old_store.permits.close();
     until_flushed(&new).await;
-    assert_eq!((new_store.used(&strict, 1), new.metrics().local_quota.flushed), (vec![20], 1));
+    assert_eq!((new_store.used(&strict, 1), new.metrics().unwrap().local_quota.flushed), (vec![20], 1));
 }

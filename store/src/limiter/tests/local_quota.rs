@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::fake_store::FakeStore;
-use super::{DAY, RemoteLimiter, admitted, counter, limiter, plan, plan_for, until_flushed};
+use super::{DAY, Limiter, admitted, counter, limiter, plan, plan_for, until_flushed};
 use crate::limiter::outcome::{LimiterOptions, Source};
 use crate::plan::Replica;
 use crate::plan::{Consistency, PlannedCounter};
@@ -20,7 +20,7 @@ async fn a_local_limit_makes_no_calls_and_enforces_its_share() {
     let both = [counter(&local, 2), counter(&strict, 2)];
     assert_eq!(admitted(&limiter, &both, 50).await, 2);
     assert_eq!(admitted(&limiter, &[counter(&local, 2)], 100).await, 23);
-    assert_eq!(limiter.metrics().local_quota.pending, 0);
+    assert_eq!(limiter.metrics().unwrap().local_quota.pending, 0);
     assert_eq!(store.used(&local, 1), [0]);
 }
 
@@ -47,7 +47,7 @@ async fn each_rate_is_flushed_exactly_once_despite_failures() {
     let outcome = limiter.check(&check).await.unwrap();
     assert!(outcome.response.admitted && outcome.source == Source::Store);
     assert_eq!(store.used(&plan, 1), [56, 56]);
-    assert_eq!(limiter.metrics().local_quota.pending, 0);
+    assert_eq!(limiter.metrics().unwrap().local_quota.pending, 0);
     assert_eq!(admitted(&limiter, &check, 100).await, 44);
 }
 
@@ -99,7 +99,7 @@ async fn lost_usage_of_an_exhausted_counter_is_restored_without_local_admissions
 async fn a_flood_of_new_keys_shares_one_counter_while_the_store_is_down() {
     let store = FakeStore::new();
     let options = LimiterOptions { local_quota_keys: 100, ..LimiterOptions::default() };
-    let limiter = RemoteLimiter::new(store.clone(), &options, None);
+    let limiter = Limiter::start(store.clone(), &options, None);
     let plan = plan("n/p/l", &[(5, DAY)], Consistency::Strict);
     store.unreachable.store(true, SeqCst);
     let mut total = 0;
@@ -108,10 +108,10 @@ async fn a_flood_of_new_keys_shares_one_counter_while_the_store_is_down() {
         total += admitted(&limiter, &[counter(&plan, key)], 1).await;
     }
     assert_eq!(total, 100 + 5);
-    assert_eq!(limiter.metrics().local_quota.pending, 101);
+    assert_eq!(limiter.metrics().unwrap().local_quota.pending, 101);
     store.unreachable.store(false, SeqCst);
     until_flushed(&limiter).await;
-    assert_eq!(limiter.metrics().local_quota.flushed, 100);
+    assert_eq!(limiter.metrics().unwrap().local_quota.flushed, 100);
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,7 +16,7 @@ async fn leases_decide_most_requests_and_never_exceed_the_limit() {
     let limiter = limiter(&store);
     let plan = plan("n/p/l", &[(1_000, DAY)], Consistency::Leased);
     assert_eq!(admitted(&limiter, &[counter(&plan, 1)], 1_500).await, 1_000);
-    let metrics = limiter.metrics().leases;
+    let metrics = limiter.metrics().unwrap().leases;
     assert!(metrics.calls_per_request() < 0.05, "{metrics:?}");
     assert_eq!(metrics.requests, 1_500);
     assert_eq!(store.used(&plan, 1), [1_000]);
@@ -39,7 +39,7 @@ async fn a_block_survives_the_request_that_waits_for_it() {
             break;
         }
     }
-    assert!(has_waited && limiter.metrics().leases.pending_acquisitions == 1);
+    assert!(has_waited && limiter.metrics().unwrap().leases.pending_acquisitions == 1);
     let acquisitions = store.acquisitions.load(SeqCst);
     store.permits.add_permits(1);
     until_acquired(&limiter).await;
@@ -57,7 +57,7 @@ async fn reserved_quota_is_put_back_when_another_limit_denies() {
     assert_eq!(admitted(&limiter, &[counter(&leased, 1)], 200).await, 200);
     until_acquired(&limiter).await;
     let in_hand = |m: &LeaseMetrics| m.acquired - m.admitted_locally - m.returned - m.expired;
-    let before = in_hand(&limiter.metrics().leases);
+    let before = in_hand(&limiter.metrics().unwrap().leases);
     assert!(before > 10);
     let both = [counter(&leased, 1), counter(&strict, 1)];
     for n in 0..100 {
@@ -66,7 +66,7 @@ async fn reserved_quota_is_put_back_when_another_limit_denies() {
         assert_eq!(outcome.response.admitted, n < 5);
         assert!(outcome.response.decisions[0].admitted);
     }
-    assert_eq!(in_hand(&limiter.metrics().leases), before - 5);
+    assert_eq!(in_hand(&limiter.metrics().unwrap().leases), before - 5);
 }
 
 /// On real threads, as the runtime of a request cannot end while the time is paused.
@@ -87,16 +87,16 @@ fn a_block_survives_the_runtime_of_the_request_that_waits_for_it() {
         until_acquired(&limiter).await;
     });
     store.block_calls();
-    let before = limiter.metrics().leases;
+    let before = limiter.metrics().unwrap().leases;
     others.block_on(async {
-        while limiter.metrics().leases.pending_acquisitions == 0 {
+        while limiter.metrics().unwrap().leases.pending_acquisitions == 0 {
             let _ = tokio::time::timeout(Duration::from_millis(5), limiter.check(&check)).await;
         }
     });
     drop(others);
     store.permits.add_permits(1);
     own.block_on(until_acquired(&limiter));
-    let after = limiter.metrics().leases;
+    let after = limiter.metrics().unwrap().leases;
     assert_eq!(after.acquisitions, before.acquisitions + 1);
     assert!(after.acquired > before.acquired);
     store.permits.add_permits(1_000);

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::remote_core::RemoteCore;
+use super::core::LimiterCore;
 use crate::check::{CheckResponse, Decisions};
 use crate::failure::StoreError;
 use crate::key_usage::KeyUsages;
@@ -24,14 +24,14 @@ pub(super) enum CounterState {
 /// The counters of one check and what was reserved for them. Dropping it undoes the reservations, unless
 /// [`PendingReservations::finish`] admitted the check: a request can be cancelled at every await.
 pub(super) struct PendingReservations<'a, S> {
-    core: &'a RemoteCore<S>,
+    core: &'a LimiterCore<S>,
     counters: &'a [PlannedCounter],
     states: SmallVec<[CounterState; 2]>,
     is_kept: bool,
 }
 
 impl<'a, S> PendingReservations<'a, S> {
-    pub(super) fn new(core: &'a RemoteCore<S>, counters: &'a [PlannedCounter]) -> Self {
+    pub(super) fn new(core: &'a LimiterCore<S>, counters: &'a [PlannedCounter]) -> Self {
         let states = counters.iter().map(|_| CounterState::Open).collect();
         Self { core, counters, states, is_kept: false }
     }

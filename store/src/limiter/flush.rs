@@ -6,13 +6,13 @@ use std::sync::Arc;
 use sluice_limiter::MAX_COUNT;
 use smallvec::{SmallVec, smallvec};
 
-use super::backend::Backend;
-use super::remote_core::RemoteCore;
+use super::core::LimiterCore;
 use crate::check::{Counter, KeyHash, LimitSpec, Settlement};
 use crate::failure::{StoreError, StoreFault};
 use crate::local::{UnflushedUsage, UsageFlush};
 use crate::pending_call::{ABANDONED, PendingCall};
 use crate::plan::PlannedCounter;
+use crate::store::Store;
 
 /// Number of counters that are flushed concurrently in the background.
 const CONCURRENT_FLUSHES: usize = 64;
@@ -23,7 +23,7 @@ const RETRY_BROKEN: u64 = 10_000_000;
 /// Usage is acquired in about this many units, which keeps both the number of calls and the rounding small.
 const UNITS: u64 = 1024;
 
-impl<S: Backend> RemoteCore<S> {
+impl<S: Store> LimiterCore<S> {
     /// Flushes the local usage of these counters and waits for it.
     pub(super) async fn flush_before_check(
         self: &Arc<Self>,
@@ -106,14 +106,14 @@ impl<S: Backend> RemoteCore<S> {
 }
 
 /// A flush that reports its progress and completes its call however its task ends.
-struct RunningFlush<S: Backend> {
-    core: Arc<RemoteCore<S>>,
+struct RunningFlush<S: Store> {
+    core: Arc<LimiterCore<S>>,
     flush: UsageFlush,
     flushed_rates: SmallVec<[usize; 1]>,
     result: Result<(), StoreError>,
 }
 
-impl<S: Backend> RunningFlush<S> {
+impl<S: Store> RunningFlush<S> {
     async fn run(mut self) {
         let UsageFlush { limits, key, usages, .. } = &mut self.flush;
         for usage in usages {
@@ -128,7 +128,7 @@ impl<S: Backend> RunningFlush<S> {
     }
 }
 
-impl<S: Backend> Drop for RunningFlush<S> {
+impl<S: Store> Drop for RunningFlush<S> {
     fn drop(&mut self) {
         let time = &self.core.time;
         let is_broken =

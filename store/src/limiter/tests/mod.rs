@@ -13,7 +13,7 @@ use std::time::Duration;
 use sluice_limiter::{Algorithm, Period, Rate, Requests};
 
 use self::fake_store::FakeStore;
-use super::limiter::RemoteLimiter;
+use super::limiter::Limiter;
 use crate::check::{KeyHash, LimitSpec};
 use crate::limiter::outcome::{LimiterOptions, Reservation};
 use crate::plan::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter};
@@ -41,12 +41,12 @@ fn counter(plan: &Arc<LimitPlan>, key: u128) -> PlannedCounter {
     PlannedCounter { limit: plan.clone(), key: KeyHash(key), cost: 1 }
 }
 
-fn limiter(store: &Arc<FakeStore>) -> RemoteLimiter<FakeStore> {
-    RemoteLimiter::new(store.clone(), &LimiterOptions::default(), None)
+fn limiter(store: &Arc<FakeStore>) -> Limiter<FakeStore> {
+    Limiter::start(store.clone(), &LimiterOptions::default(), None)
 }
 
 /// Sends this many checks, 500 us apart, and returns the number that was admitted.
-async fn admitted(limiter: &RemoteLimiter<FakeStore>, counters: &[PlannedCounter], checks: usize) -> usize {
+async fn admitted(limiter: &Limiter<FakeStore>, counters: &[PlannedCounter], checks: usize) -> usize {
     let mut admitted = 0;
     for _ in 0..checks {
         admitted += usize::from(limiter.check(counters).await.unwrap().response.admitted);
@@ -66,12 +66,12 @@ async fn until(condition: &str, mut holds: impl FnMut() -> bool) {
     panic!("timed out: {condition}");
 }
 
-async fn until_flushed(limiter: &RemoteLimiter<FakeStore>) {
-    until("local usage is flushed", || limiter.metrics().local_quota.pending == 0).await;
+async fn until_flushed(limiter: &Limiter<FakeStore>) {
+    until("local usage is flushed", || limiter.metrics().unwrap().local_quota.pending == 0).await;
 }
 
-async fn until_acquired(limiter: &RemoteLimiter<FakeStore>) {
-    until("blocks are acquired", || limiter.metrics().leases.pending_acquisitions == 0).await;
+async fn until_acquired(limiter: &Limiter<FakeStore>) {
+    until("blocks are acquired", || limiter.metrics().unwrap().leases.pending_acquisitions == 0).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -95,7 +95,7 @@ async fn no_request_waits_longer_than_the_latency_budget_for_a_slow_store() {
             assert!(start.elapsed() <= budget + Duration::from_millis(1));
         }
     }
-    assert!(limiter.metrics().local_quota.admitted > 0);
+    assert!(limiter.metrics().unwrap().local_quota.admitted > 0);
 }
 
 #[tokio::test(start_paused = true)]

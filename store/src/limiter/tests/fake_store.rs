@@ -15,8 +15,8 @@ use crate::check::{
 };
 use crate::failure::{StoreError, StoreFault, StoreHealth};
 use crate::key_usage::CounterSet;
-use crate::limiter::remote::backend::Backend;
 use crate::plan::LimitPlan;
+use crate::store::Store;
 
 #[derive(Debug)]
 pub(super) struct FakeStore {
@@ -136,7 +136,7 @@ impl FakeStore {
     }
 }
 
-impl Backend for FakeStore {
+impl Store for FakeStore {
     async fn check(&self, check: CheckRequest) -> Result<CheckResponse, StoreError> {
         self.call().await?;
         Ok(self.decide(&check))

@@ -18,7 +18,7 @@ use crate::plan::PlannedCounter;
 
 /// The state of a limiter in front of a remote store.
 #[derive(Debug)]
-pub(super) struct RemoteCore<S> {
+pub(super) struct LimiterCore<S> {
     pub(super) store: Arc<S>,
     /// Runtime of the background calls. The runtime of a request can end before such a call does.
     pub(super) runtime: Handle,
@@ -36,7 +36,7 @@ pub(super) struct RemoteCore<S> {
     pub(super) closing: Mutex<()>,
 }
 
-impl<S> RemoteCore<S> {
+impl<S> LimiterCore<S> {
     /// Records that a response with the store's time `at` arrived at `now`.
     pub(super) fn record_time(&self, at: u64, now: u64) {
         if self.time.record(at, now) {

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use super::backend::Backend;
-use super::remote_core::RemoteCore;
+use super::core::LimiterCore;
 use crate::lease::BlockAcquisition;
 use crate::pending_call::ABANDONED;
+use crate::store::Store;
 
-impl<S: Backend> RemoteCore<S> {
+impl<S: Store> LimiterCore<S> {
     /// Starts the acquisition of a block.
     pub(super) fn acquire(self: &Arc<Self>, acquisition: BlockAcquisition) {
         // Created before the task, so that the acquisition also ends if the task never starts.
@@ -18,12 +18,12 @@ impl<S: Backend> RemoteCore<S> {
 }
 
 /// An acquisition that completes its call however its task ends.
-struct RunningAcquisition<S: Backend> {
-    core: Arc<RemoteCore<S>>,
+struct RunningAcquisition<S: Store> {
+    core: Arc<LimiterCore<S>>,
     acquisition: BlockAcquisition,
 }
 
-impl<S: Backend> RunningAcquisition<S> {
+impl<S: Store> RunningAcquisition<S> {
     async fn run(self) {
         let Self { core, acquisition } = &self;
         let sent = core.time.now();
@@ -41,7 +41,7 @@ impl<S: Backend> RunningAcquisition<S> {
     }
 }
 
-impl<S: Backend> Drop for RunningAcquisition<S> {
+impl<S: Store> Drop for RunningAcquisition<S> {
     fn drop(&mut self) {
         // Both do nothing after a success.
         self.core.leases.acquisition_failed(&self.acquisition);

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::backend::Backend;
-use super::remote_core::RemoteCore;
+use super::core::LimiterCore;
 use crate::failure::StoreHealth;
+use crate::store::Store;
 
 /// Interval at which the store's health is read while there is usage to flush.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(20);
@@ -18,7 +18,7 @@ const IDLE_INTERVAL: Duration = Duration::from_millis(100);
 /// Shortest pause between two rounds. Timers are no more precise.
 const LEAST_PAUSE: Duration = Duration::from_millis(1);
 
-impl<S: Backend> RemoteCore<S> {
+impl<S: Store> LimiterCore<S> {
     /// Runs until the task is aborted.
     pub(super) async fn run_background(self: Arc<Self>) {
         loop {
