@@ -289,11 +289,11 @@ pub(crate) fn decide_as(
     now: u64,
     is_forced: bool,
     shared: &[bool],
-) -> (CheckResponse, SmallVec<[Records; 4]>) {
+) -> (CheckResponse, SmallVec<[Records; 2]>) {
     let mut rooms: SmallVec<[(u64, bool); 4]> = SmallVec::new();
     // For each counter, whether any of its rates denies the check.
     let mut denials: SmallVec<[bool; 4]> = SmallVec::new();
-    let mut after: SmallVec<[Records; 4]> = SmallVec::new();
+    let mut after: SmallVec<[Records; 2]> = SmallVec::new();
     for (counter, before) in check.iter().zip(stored) {
         let (first, mut records) = (rooms.len(), Records::new());
         for rate in &counter.limit.rates {
@@ -340,22 +340,20 @@ pub fn written(
     counter: &Counter,
     admitted: bool,
     before: &[Record],
-    after: Records,
+    mut after: Records,
     now: u64,
 ) -> Option<Records> {
     let charged =
         if admitted { counter.cost > 0 } else { counter.limit.has_counted_denial(before, &after, now) };
-    let rebased = |record: &Record| after.iter().find(|own| was_rebased(record, own)).cloned();
     if charged {
-        let others = before.iter().filter(|record| after.iter().all(|own| own.tag != record.tag));
-        let others: SmallVec<[Record; 0]> =
-            others.filter_map(|record| record.clone().carry_over(now)).take(MAX_OTHERS).collect();
-        Some(after.into_iter().chain(others).collect())
-    } else if before.iter().any(|record| rebased(record).is_some()) {
-        Some(before.iter().map(|record| rebased(record).unwrap_or_else(|| record.clone())).collect())
-    } else {
-        None
+        let is_own = |record: &Record| counter.limit.rates.iter().any(|rate| rate.tag() == record.tag);
+        let others = before.iter().filter(|record| !is_own(record));
+        after.extend(others.filter_map(|record| record.clone().carry_over(now)).take(MAX_OTHERS));
+        return Some(after);
     }
+    let rebased = |record: &Record| after.iter().find(|own| was_rebased(record, own));
+    let is_changed = before.iter().any(|record| rebased(record).is_some());
+    is_changed.then(|| before.iter().map(|record| rebased(record).unwrap_or(record).clone()).collect())
 }
 
 /// Reports whether a record was rebased because its clock had been ahead. A rebased record is stored even

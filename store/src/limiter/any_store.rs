@@ -13,8 +13,6 @@ use crate::memory::MemoryStore;
 use crate::redis::RedisStore;
 use crate::store::Store;
 
-const UNCONFIGURED: StoreError = StoreError::Unavailable(StoreFault::Unconfigured);
-
 /// One of the stores, or none: every call then fails, so that local quota or `onStoreFailure` decides.
 #[derive(Debug)]
 pub enum AnyStore {
@@ -26,54 +24,44 @@ pub enum AnyStore {
     Unconfigured,
 }
 
+/// Calls the store, if there is one.
+macro_rules! call {
+    ($any:expr, $store:ident => $call:expr) => {
+        match $any {
+            AnyStore::Memory($store) => $call.await,
+            AnyStore::Redis($store) => {
+                let $store = &**$store;
+                $call.await
+            }
+            AnyStore::Unconfigured => Err(StoreError::Unavailable(StoreFault::Unconfigured)),
+        }
+    };
+}
+
 impl Store for AnyStore {
     #[inline]
     async fn check(&self, check: CheckRequest) -> Result<CheckResponse, StoreError> {
-        match self {
-            Self::Memory(store) => Store::check(store, check).await,
-            Self::Redis(store) => store.check(check).await,
-            Self::Unconfigured => Err(UNCONFIGURED),
-        }
+        call!(self, store => Store::check(store, check))
     }
 
     async fn acquire(&self, counter: Counter, times: u64) -> Result<Grant, StoreError> {
-        match self {
-            Self::Memory(store) => store.acquire(counter, times).await,
-            Self::Redis(store) => store.acquire(counter, times).await,
-            Self::Unconfigured => Err(UNCONFIGURED),
-        }
+        call!(self, store => Store::acquire(store, counter, times))
     }
 
     async fn settle(&self, settlement: Settlement) -> Result<SlotsFound, StoreError> {
-        match self {
-            Self::Memory(store) => Store::settle(store, settlement).await,
-            Self::Redis(store) => store.settle(settlement).await,
-            Self::Unconfigured => Err(UNCONFIGURED),
-        }
+        call!(self, store => Store::settle(store, settlement))
     }
 
     async fn find(&self, lookup: Lookup) -> Result<Option<Reserved>, StoreError> {
-        match self {
-            Self::Memory(store) => Store::find(store, lookup).await,
-            Self::Redis(store) => store.find(lookup).await,
-            Self::Unconfigured => Err(UNCONFIGURED),
-        }
+        call!(self, store => Store::find(store, lookup))
     }
 
     async fn take(&self, taking: Taking) -> Result<bool, StoreError> {
-        match self {
-            Self::Memory(store) => Store::take(store, taking).await,
-            Self::Redis(store) => store.take(taking).await,
-            Self::Unconfigured => Err(UNCONFIGURED),
-        }
+        call!(self, store => Store::take(store, taking))
     }
 
     async fn reset(&self, limit: &Arc<LimitSpec>, key: KeyHash) -> Result<u64, StoreError> {
-        match self {
-            Self::Memory(store) => Store::reset(store, limit, key).await,
-            Self::Redis(store) => store.reset(limit, key).await,
-            Self::Unconfigured => Err(UNCONFIGURED),
-        }
+        call!(self, store => Store::reset(store, limit, key))
     }
 
     fn health(&self) -> StoreHealth {

@@ -43,6 +43,12 @@ fn is_overflow(id: u128, counter: &Counter) -> bool {
 }
 
 impl MemoryStore {
+    /// Decides a check now.
+    #[must_use]
+    pub fn check(&self, check: &[Counter]) -> CheckResponse {
+        self.decide_at(check, self.clock.now(), false)
+    }
+
     /// Decides a check, or charges it whether or not there is room.
     pub(super) fn decide_at(&self, check: &[Counter], now: u64, is_forced: bool) -> CheckResponse {
         let mut ids: Ids = check.iter().map(|counter| counter.limit.counter_id(counter.key)).collect();
@@ -112,14 +118,11 @@ impl MemoryStore {
         let before: SmallVec<[&[Record]; 4]> =
             ids.iter().map(|&id| locked.shard(id).records(id, now)).collect();
         let (mut response, after) = decide_as(check, &before, now, is_forced, &shared);
-        let decided = check.iter().zip(before).zip(after);
-        let changed: SmallVec<[Option<Records>; 4]> = decided
-            .map(|((counter, before), after)| written(counter, response.admitted, before, after, now))
-            .collect();
-        let mut new = 0;
-        for (n, ((&id, counter), records)) in ids.iter().zip(check).zip(changed).enumerate() {
-            let Some(records) = records else { continue };
-            let (before, after) = locked.shard_mut(id).put(id, records);
+        drop(before);
+        let (mut new, admitted) = (0, response.admitted);
+        for (n, ((&id, counter), after)) in ids.iter().zip(check).zip(after).enumerate() {
+            let change = |before: &[Record]| written(counter, admitted, before, after, now);
+            let Some((before, after)) = locked.shard_mut(id).change(id, now, change) else { continue };
             new += usize::from(before.is_none());
             if !shared[n] {
                 let used = self.registries.replace(&counter.limit, before.unwrap_or(0), after, now);
@@ -132,8 +135,10 @@ impl MemoryStore {
         (response, new)
     }
 
-    /// Corrects a charge.
-    pub(super) fn settle_at(&self, settlement: &Settlement, now: u64) -> SlotsFound {
+    /// Corrects a charge. More cost is charged now, to the overflow counter if the key has none of its own. A refund of a
+    /// counter that has been removed has no effect. Returns what was found of the slots that must be there.
+    pub fn settle(&self, settlement: &Settlement) -> SlotsFound {
+        let now = self.clock.now();
         if let Some(counter) = settlement.more() {
             self.decide_at(&[counter], now, true);
             return SlotsFound::Enough;
@@ -161,32 +166,33 @@ impl MemoryStore {
         found
     }
 
-    /// Returns a reservation of a ledger.
-    pub(super) fn find_at(&self, lookup: &Lookup, now: u64) -> Option<Reserved> {
-        let id = lookup.ledger.counter_id(lookup.key);
+    /// Returns a reservation; `None` if there is no such one.
+    #[must_use]
+    pub fn find(&self, lookup: &Lookup) -> Option<Reserved> {
+        let (id, now) = (lookup.ledger.counter_id(lookup.key), self.clock.now());
         find(lookup.id, self.lock(shard_of(id)).records(id, now), now)
     }
 
     /// Takes a reservation out of its ledger and corrects its charge. Returns whether there was such one.
-    pub(super) fn take_at(&self, taking: &Taking, now: u64) -> bool {
-        let id = taking.ledger.counter_id(taking.correction.key);
+    pub fn take(&self, taking: &Taking) -> bool {
+        let (id, now) = (taking.ledger.counter_id(taking.correction.key), self.clock.now());
         let is_taken = self.lock(shard_of(id)).get_mut(id, now).is_some_and(|ledger| {
             let is_taken = take(taking.id, &mut ledger.records, now);
             ledger.update_expiry();
             is_taken
         });
         if is_taken {
-            self.settle_at(&taking.correction, now);
+            self.settle(&taking.correction);
         }
         is_taken
     }
 
-    /// Removes a counter, but for what its limit must still know.
-    pub(super) fn reset_at(&self, limit: &LimitSpec, key: KeyHash, now: u64) {
-        let id = limit.counter_id(key);
+    /// Removes a counter, but for what its limit must still know. Returns the time.
+    pub fn reset(&self, limit: &LimitSpec, key: KeyHash) -> u64 {
+        let (id, now) = (limit.counter_id(key), self.clock.now());
         let mut shard = self.lock(shard_of(id));
         if shard.records(id, now).is_empty() {
-            return;
+            return now;
         }
         // Nobody beside this store knows its counters, so those without usage need not stay.
         let left = reset(limit, &[], now);
@@ -197,6 +203,7 @@ impl MemoryStore {
             shard.put(id, left)
         };
         self.registries.replace(limit, before.unwrap_or(0), after, now);
+        now
     }
 
     /// Locks the shards of these counters, each once, in ascending order, and sweeps those that are due.

@@ -50,12 +50,25 @@ impl Shard {
         self.counters.get_mut(&id).filter(|counter| counter.expires > now / 1000)
     }
 
-    /// Returns whether there is room in the table: for a counter that has expired and was not removed yet.
+    /// Reports whether a counter has a place in the table, also after it has expired.
     pub(super) fn has(&self, id: u128) -> bool {
         self.counters.contains_key(&id)
     }
 
-    /// Stores the records of a counter. Returns its former expiry, or `None` if it is new.
+    /// Replaces the records of a counter by what follows from them. Returns its former expiry, if it is not new, and the new one;
+    /// `None` if nothing follows.
+    pub(super) fn change(
+        &mut self,
+        id: u128,
+        now: u64,
+        change: impl FnOnce(&[Record]) -> Option<Records>,
+    ) -> Option<(Option<u64>, u64)> {
+        let Some(counter) = self.get_mut(id, now) else { return Some(self.put(id, change(&[])?)) };
+        *counter.records = change(&counter.records)?;
+        Some((Some(counter.update_expiry()), counter.expires))
+    }
+
+    /// Stores the records of a counter. Returns its former expiry, if it is not new, and the new one.
     pub(super) fn put(&mut self, id: u128, records: Records) -> (Option<u64>, u64) {
         let mut is_new = false;
         let counter = self.counters.entry(id).or_insert_with(|| {

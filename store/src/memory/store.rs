@@ -8,7 +8,7 @@ use sluice_limiter::{Reserved, SlotsFound};
 
 use super::key_registries::KeyRegistries;
 use super::shard::Shard;
-use crate::check::{CheckRequest, CheckResponse, Counter, KeyHash, LimitSpec, Lookup, Settlement, Taking};
+use crate::check::{CheckRequest, CheckResponse, KeyHash, LimitSpec, Lookup, Settlement, Taking};
 use crate::clock::Clock;
 use crate::failure::{StoreError, StoreHealth};
 use crate::store::Store;
@@ -41,8 +41,6 @@ impl MemoryStore {
     /// A store of at most `max_keys` keys, not counting overflow counters.
     #[must_use]
     pub fn new(max_keys: usize, clock: Clock) -> Self {
-        // The first reading is slow, so it happens before the first check.
-        let _ = clock.now();
         Self {
             shards: Box::new(std::array::from_fn(|_| AlignedShard(Mutex::default()))),
             max_keys,
@@ -51,45 +49,6 @@ impl MemoryStore {
             foreign_sweeps: AtomicUsize::new(0),
             clock,
         }
-    }
-
-    /// Decides a check now.
-    #[must_use]
-    #[inline]
-    pub fn check(&self, check: &[Counter]) -> CheckResponse {
-        self.check_at(check, self.clock.now())
-    }
-
-    /// Decides a check at a time that the caller has just read from a clock, in microseconds since the Unix
-    /// epoch.
-    #[must_use]
-    #[inline]
-    pub fn check_at(&self, check: &[Counter], now: u64) -> CheckResponse {
-        self.decide_at(check, now, false)
-    }
-
-    /// Corrects a charge. More cost is charged now, to the overflow counter if the key has none of its own. A refund of a
-    /// counter that has been removed has no effect. Returns what was found of the slots that must be there.
-    pub fn settle(&self, settlement: &Settlement) -> SlotsFound {
-        self.settle_at(settlement, self.clock.now())
-    }
-
-    /// Returns a reservation; `None` if there is no such one.
-    #[must_use]
-    pub fn find(&self, lookup: &Lookup) -> Option<Reserved> {
-        self.find_at(lookup, self.clock.now())
-    }
-
-    /// Settles a reservation. Returns whether there was such one.
-    pub fn take(&self, taking: &Taking) -> bool {
-        self.take_at(taking, self.clock.now())
-    }
-
-    /// Removes a counter, as if its client had never sent a request. Returns the time.
-    pub fn reset(&self, limit: &LimitSpec, key: KeyHash) -> u64 {
-        let now = self.clock.now();
-        self.reset_at(limit, key, now);
-        now
     }
 
     /// Returns the number of keys.

@@ -194,7 +194,7 @@ fn store_denies_for_one_period_when_the_clock_goes_back_a_day() {
         vec![rate(5, 60_000, Algorithm::SLIDING_WINDOW), rate(50, 120_000, Algorithm::FIXED_WINDOW)];
     for limit in [limit("ns/p/l", 5, 60_000), Arc::new(LimitSpec::new("ns/p/several", several))] {
         let day = 86_400_000_000;
-        let admits = |now| store.check_at(&[counter(&limit, 1)], now).admitted;
+        let admits = |now| store.decide_at(&[counter(&limit, 1)], now, false).admitted;
         assert_eq!((0..9).filter(|n| admits(10 * day + n)).count(), 5);
         for second in 0..60 {
             assert!(!admits(9 * day + second * 1_000_000));

@@ -7,7 +7,7 @@ use sluice_store::check::{Records, charge, decide, settle, written};
 use sluice_store::{CheckResponse, Counter, Settlement};
 
 /// Counters as a store must keep them.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq)]
 pub(crate) struct Definition {
     counters: HashMap<(String, u128), Vec<Record>>,
 }

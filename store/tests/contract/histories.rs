@@ -192,19 +192,19 @@ async fn follow(subject: &impl Subject, limits: &[Vec<Arc<LimitSpec>>], steps: &
                         overflowed: false,
                         least: 0,
                     };
-                    store.settle(refund()).await.unwrap();
                     // The answer does not tell when it was.
+                    let before = decide(store, &[counter(&clock, 0)]).await.at;
+                    store.settle(refund()).await.unwrap();
                     let now = decide(store, &[counter(&clock, 0)]).await.at;
                     latest = latest.max(now);
-                    if definition.is_ambiguous(
-                        &[Counter { limit: limit.clone(), key, cost: 0 }],
-                        now,
-                        latest,
-                        within,
-                    ) {
+                    let mut earlier = definition.clone();
+                    earlier.settle(&refund(), before);
+                    let looked = Counter { limit: limit.clone(), key, cost: 0 };
+                    let is_ambiguous = definition.is_ambiguous(&[looked], now, latest, within);
+                    definition.settle(&refund(), now);
+                    if is_ambiguous || definition != earlier {
                         return;
                     }
-                    definition.settle(&refund(), now);
                 }
             }
         }
