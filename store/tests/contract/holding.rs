@@ -1,4 +1,4 @@
-//! What is held and settled later: slots of concurrency, and reservations in ledgers.
+//! Usage that is held and settled later: slots of concurrency, and reservations in ledgers.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What becomes of a counter beside checks: refunds, edits, resets, expiry, and limits of keys.
+//! The life of a counter beside checks: refunds, edits, resets, expiry, and limits of keys.
 
 use std::sync::Arc;
 

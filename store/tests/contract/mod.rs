@@ -1,5 +1,5 @@
-//! What every store does, wherever its counters are: each store passes the same tests. A new store has a file here that says
-//! how it is started.
+//! The contract of all stores, wherever their counters are: each store passes the same tests. A new store has a file here that
+//! says how it is started.
 //!
 //! - [`memory`], [`redis`]: how the stores are started.
 //! - [`exactness`]: N is N under racing callers, all or none, and waits that are exact.

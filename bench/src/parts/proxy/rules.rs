@@ -1,5 +1,6 @@
-//! CPU time of the sidecar for a request that meets twenty limits, with many limits, plans of many clients, tiers, conditions in CEL, and charges that the
-//! response corrects, against the sidecar with a plain policy. A request meets the same two limits in all but the first.
+//! CPU time of the sidecar for a request that meets twenty limits, with many limits, plans of many clients, tiers, conditions in
+//! CEL, and charges that the response corrects, against the sidecar with a plain policy. A request meets the same two limits in all
+//! but the first.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
