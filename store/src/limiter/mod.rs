@@ -1,7 +1,7 @@
 //! The entry point to all counters. A caller describes each limit once as a [`LimitPlan`](crate::plan::LimitPlan)
 //! and then checks requests against plans; it does not need to know which store counts them.
 //!
-//! - [`limiter`]: [`Limiter`](limiter::Limiter): its start, its succession and its end. [`core`]: the state that checks and
+//! - [`handle`]: [`Limiter`](handle::Limiter): its start, its succession and its end. [`core`]: the state that checks and
 //!   background work share. [`any_store`]: the store that was configured, or none.
 //! - [`outcome`]: the options of a limiter and the result of a check.
 //! - [`check`]: one check from top to bottom, with the [`denial_cache`] and the [`reservations`] it makes on
@@ -17,7 +17,7 @@ mod check;
 mod core;
 mod denial_cache;
 mod flush;
-mod limiter;
+mod handle;
 mod losses;
 mod outcome;
 mod reservations;
@@ -26,5 +26,5 @@ mod store_time;
 mod tests;
 
 pub use any_store::AnyStore;
-pub use limiter::Limiter;
+pub use handle::Limiter;
 pub use outcome::{CheckOutcome, LimiterMetrics, LimiterOptions, Reservation, Source};

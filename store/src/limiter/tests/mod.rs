@@ -13,7 +13,7 @@ use std::time::Duration;
 use sluice_limiter::{Algorithm, Period, Rate, Requests};
 
 use self::fake_store::FakeStore;
-use super::limiter::Limiter;
+use super::handle::Limiter;
 use crate::check::{KeyHash, LimitSpec};
 use crate::limiter::outcome::{LimiterOptions, Reservation};
 use crate::plan::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter};
