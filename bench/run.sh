@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # run.sh [--write] [PART...]: measure Sluice against its peers on this machine, and print a page, and one for the control plane.
-#   PART     functions, edge, memory, memory-size, redis, limitador, callers, few-callers, new-keys, fcall, processes, leases,
+#   PART     functions, edge, memory-size, redis, limitador, callers, few-callers, new-keys, fcall, processes, leases,
 #            redis-size, block, outage, proxy, rules, tokens, peers, service, checks, resident, control-plane, faults; without any: all
 #   --write  also write docs/performance.md with docs/plots/, and docs/performance-control-plane.md, each if all of its parts are measured
 # The pages are target/bench/*.md; beside them are each part's result and log, and in plots/ the data of the plots
@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 readonly target out=$target/bench
-readonly requests=(functions edge memory memory-size redis limitador callers few-callers new-keys fcall processes leases redis-size block outage
+readonly requests=(functions edge memory-size redis limitador callers few-callers new-keys fcall processes leases redis-size block outage
   proxy rules tokens peers service checks resident)
 readonly control_plane=(control-plane faults)
 readonly all=("${requests[@]}" "${control_plane[@]}")
@@ -40,7 +40,7 @@ build() {
 
 # A part whose programs are missing fails and says so in the page; the others are measured.
 prepare() {
-  if needs memory memory-size limitador; then
+  if needs memory-size limitador; then
     SLUICE_BENCH_LIMITADOR=$(bench/limitador/build.sh "$target/limitador") || log "cannot build limitador"
     export SLUICE_BENCH_LIMITADOR
   fi
@@ -120,7 +120,7 @@ measure on yours. Redis has one core and its callers another. The peers' configu
 [\`plots/\`](plots/). The control plane has [a page of its own](performance-control-plane.md).
 
 $(machine)
-- governor $(version governor .), limitador $(version limitador bench/limitador), redis crate $(version redis .), criterion $(version criterion .)
+- limitador $(version limitador bench/limitador), redis crate $(version redis .), criterion $(version criterion .)
 - $(first_line redis-server --version); $(first_line nginx -v)
 - $(first_line haproxy -v); Envoy $(envoy_version); envoyproxy/ratelimit $(ratelimit_version); $(first_line h2load --version)
 

@@ -8,19 +8,22 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha256};
 use sluice_limiter::{
     Algorithm, Decision, Holder, KeyRegistry, MAX_COUNT, Period, Rate, Record, Requests, Reserved, SlotsFound,
 };
 use smallvec::SmallVec;
 
 use crate::key_usage::{CounterSet, KeyUsages};
-use crate::memory::PreparedLimit;
 
 /// Maximum number of counters in one check.
 pub const MAX_COUNTERS: usize = 32;
 
 /// Maximum number of rates in one limit: 8, and a block.
 pub const MAX_RATES: usize = 9;
+
+/// Most records of former rates that a counter keeps.
+const MAX_OTHERS: usize = 8;
 
 /// A client's key, hashed with the store's secret to 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -69,8 +72,8 @@ pub struct LimitSpec {
     pub max_keys: u64,
     /// Length of the slots of the limit's [`KeyRegistry`], in milliseconds.
     pub grid: u64,
-    /// Values that the memory store derives from the limit.
-    pub(crate) prepared: PreparedLimit,
+    /// A hash of the scope, which all versions of the limit share.
+    pub(crate) scope_id: u128,
 }
 
 impl LimitSpec {
@@ -78,8 +81,16 @@ impl LimitSpec {
     #[must_use]
     pub fn new(scope: impl Into<String>, rates: Vec<Rate>) -> Self {
         let scope = scope.into();
-        let prepared = PreparedLimit::new(&scope, &rates);
-        Self { scope, max_keys: 0, grid: KeyRegistry::grid(&rates), rates, prepared }
+        // Authors of policies choose the names, and must not be able to make two scopes collide.
+        let digest: [u8; 32] = Sha256::digest(scope.as_bytes()).into();
+        let scope_id = digest.iter().take(16).fold(0, |number, &byte| number << 8 | u128::from(byte));
+        Self { scope, max_keys: 0, grid: KeyRegistry::grid(&rates), rates, scope_id }
+    }
+
+    /// Returns the id of a key's counter within this process.
+    #[inline]
+    pub(crate) fn counter_id(&self, key: KeyHash) -> u128 {
+        self.scope_id ^ key.0
     }
 
     /// Returns the limit with a maximum number of keys. Limits with one key for all clients need none, nor do limits
@@ -102,10 +113,17 @@ impl LimitSpec {
         self.rates.iter().all(Rate::is_mergeable)
     }
 
-    /// Reports whether a denied check has counted in a counter that did not exist, given its records afterwards.
-    pub(crate) fn counted_denial(&self, after: &[Record]) -> bool {
-        let counts = |(rate, record): (&Rate, &Record)| !rate.counts_only_own_denials() || !record.is_blank();
-        self.counts_denied() && self.rates.iter().zip(after).any(|pair| pair.0.count_denied && counts(pair))
+    /// Reports whether a denied check has changed a counter: a rate counts denied requests, or a block counts this one.
+    fn has_counted_denial(&self, before: &[Record], after: &[Record], now: u64) -> bool {
+        self.rates.iter().zip(after).any(|(rate, after)| {
+            if !rate.counts_only_own_denials() {
+                return rate.count_denied;
+            }
+            match before.iter().find(|record| record.tag == rate.tag()) {
+                Some(before) => rate.roll(Some(before.clone()), now).0 != *after,
+                None => !after.is_blank(),
+            }
+        })
     }
 
     /// Reports whether a denied check may change a counter of this limit.
@@ -153,14 +171,6 @@ impl CheckResponse {
     #[must_use]
     pub fn new(admitted: bool, at: u64, decisions: Decisions) -> Self {
         Self { admitted, at, decisions, key_usages: KeyUsages::default(), created: CounterSet::default() }
-    }
-
-    /// The response to a check of one counter with one rate.
-    #[inline]
-    pub(crate) fn single(decision: Decision, at: u64) -> Self {
-        // Cheaper than a push.
-        let decisions = SmallVec::from_slice(&[decision]);
-        Self::new(decision.admitted, at, decisions)
     }
 }
 
@@ -237,7 +247,7 @@ pub type Records = SmallVec<[Record; 1]>;
 /// Decides a check at `now`. `stored` holds the records of each counter and is updated: charged everywhere if
 /// the check is admitted; otherwise only rolled to `now`, plus the denial where denials count.
 pub fn decide(check: &[Counter], stored: &mut [Records], now: u64) -> CheckResponse {
-    decide_as(check, stored, now, false, &[])
+    update(check, stored, now, false, &[])
 }
 
 /// Decides a check as [`decide`] does. `shared` tells of each counter whether it is an overflow counter, which many clients share:
@@ -248,41 +258,59 @@ pub fn decide_with_overflow(
     now: u64,
     shared: &[bool],
 ) -> CheckResponse {
-    decide_as(check, stored, now, false, shared)
+    update(check, stored, now, false, shared)
 }
 
 /// Charges a check at `now` as [`decide`] does, but whether or not there is room.
 pub fn charge(check: &[Counter], stored: &mut [Records], now: u64) -> CheckResponse {
-    decide_as(check, stored, now, true, &[])
+    update(check, stored, now, true, &[])
 }
 
-pub(crate) fn decide_as(
+fn update(
     check: &[Counter],
     stored: &mut [Records],
     now: u64,
     is_forced: bool,
     shared: &[bool],
 ) -> CheckResponse {
+    let before: SmallVec<[&[Record]; 4]> = stored.iter().map(|records| &records[..]).collect();
+    let (response, after) = decide_as(check, &before, now, is_forced, shared);
+    drop(before);
+    for (stored, after) in stored.iter_mut().zip(after) {
+        *stored = after;
+    }
+    response
+}
+
+/// Decides a check, given the records of each counter. Also returns those of its rates afterwards.
+pub(crate) fn decide_as(
+    check: &[Counter],
+    stored: &[&[Record]],
+    now: u64,
+    is_forced: bool,
+    shared: &[bool],
+) -> (CheckResponse, SmallVec<[Records; 2]>) {
     let mut rooms: SmallVec<[(u64, bool); 4]> = SmallVec::new();
     // For each counter, whether any of its rates denies the check.
     let mut denials: SmallVec<[bool; 4]> = SmallVec::new();
-    for (counter, records) in check.iter().zip(stored.iter_mut()) {
-        let before = std::mem::take(records);
-        let first = rooms.len();
+    let mut after: SmallVec<[Records; 2]> = SmallVec::new();
+    for (counter, before) in check.iter().zip(stored) {
+        let (first, mut records) = (rooms.len(), Records::new());
         for rate in &counter.limit.rates {
             let found = before.iter().find(|record| record.tag == rate.tag()).cloned();
-            let found = found.or_else(|| rate.seeded(&before, now));
+            let found = found.or_else(|| rate.seeded(before, now));
             let (record, at) = rate.roll(found, now + rate.phase(counter.key.0));
             rooms.push((at, rate.has_room(&record, at, counter.cost)));
             records.push(record);
         }
         denials.push(rooms[first..].iter().any(|&(_, room)| !room));
+        after.push(records);
     }
     let admitted = is_forced || rooms.iter().all(|&(_, room)| room);
     let mut rooms = rooms.into_iter();
     let mut decisions = SmallVec::new();
     let mut denials = denials.into_iter();
-    for (n, (counter, records)) in check.iter().zip(stored.iter_mut()).enumerate() {
+    for (n, (counter, records)) in check.iter().zip(after.iter_mut()).enumerate() {
         let denies = denials.next().unwrap_or_default() && !shared.get(n).is_some_and(|shared| *shared);
         for (rate, stored) in counter.limit.rates.iter().zip(records.iter_mut()) {
             if let Some((at, room)) = rooms.next() {
@@ -301,7 +329,31 @@ pub(crate) fn decide_as(
             }
         }
     }
-    CheckResponse::new(admitted, now, decisions)
+    (CheckResponse::new(admitted, now, decisions), after)
+}
+
+/// Returns the records that a check leaves in a counter, given those before it and those of its rates afterwards; `None` if it
+/// changes nothing. Records of rates that the limit does not have now stay until they expire, because during a rollout both versions
+/// of the limit are in use.
+#[must_use]
+pub fn written(
+    counter: &Counter,
+    admitted: bool,
+    before: &[Record],
+    mut after: Records,
+    now: u64,
+) -> Option<Records> {
+    let charged =
+        if admitted { counter.cost > 0 } else { counter.limit.has_counted_denial(before, &after, now) };
+    if charged {
+        let is_own = |record: &Record| counter.limit.rates.iter().any(|rate| rate.tag() == record.tag);
+        let others = before.iter().filter(|record| !is_own(record));
+        after.extend(others.filter_map(|record| record.clone().carry_over(now)).take(MAX_OTHERS));
+        return Some(after);
+    }
+    let rebased = |record: &Record| after.iter().find(|own| was_rebased(record, own));
+    let is_changed = before.iter().any(|record| rebased(record).is_some());
+    is_changed.then(|| before.iter().map(|record| rebased(record).unwrap_or(record).clone()).collect())
 }
 
 /// Reports whether a record was rebased because its clock had been ahead. A rebased record is stored even

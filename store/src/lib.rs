@@ -4,6 +4,7 @@
 //! In the order in which a check meets them:
 //! - [`limiter`]: the entry point of this crate, in front of everything below; [`plan`]: a limit with the options for
 //!   counting it.
+//! - [`store`]: what a store does, wherever its counters are.
 //! - [`lease`]: quota that a process acquires in advance.
 //! - [`memory`]: counters in this process; [`redis`]: counters that many processes share.
 //! - [`local`]: local quota, which a process enforces while the store does not answer.
@@ -31,6 +32,7 @@ pub mod memory;
 mod pending_call;
 mod plan;
 pub mod redis;
+mod store;
 
 pub use check::{
     CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Lookup, MAX_COUNTERS, Settlement,
@@ -42,9 +44,9 @@ pub use failure::{StoreError, StoreFault, StoreHealth};
 pub use fault_cause::FaultCause;
 pub use key_usage::{CounterSet, KeyUsage, KeyUsages};
 pub use lease::LeaseMetrics;
-pub use limiter::facade::Limiter;
-pub use limiter::outcome::{CheckOutcome, LimiterMetrics, LimiterOptions, Reservation, Source};
+pub use limiter::{AnyStore, CheckOutcome, Limiter, LimiterMetrics, LimiterOptions, Reservation, Source};
 pub use local::LocalQuotaMetrics;
 pub use memory::MemoryStore;
 pub use plan::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter, Replica, Replicas};
 pub use redis::{RedisOptions, RedisStore};
+pub use store::Store;

@@ -8,7 +8,7 @@ mod chaos;
 mod checks;
 #[path = "support/cluster.rs"]
 mod cluster;
-mod exactness;
+mod contract;
 mod leases;
 mod local_quota;
 #[path = "support/log.rs"]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::Secret;
-use sluice_store::{Counter, LimitSpec, RedisOptions, RedisStore, StoreError, StoreHealth};
+use sluice_store::{Counter, LimitSpec, RedisOptions, RedisStore, Store as _, StoreError, StoreHealth};
 
 use crate::checks::{admitted, check, counter, failing, healthy, limit, patient, patient_store, used};
 use crate::cluster::{Cluster, rows};

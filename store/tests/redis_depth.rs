@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sluice_store::RedisStore;
+use sluice_store::Store as _;
 
 use crate::checks::{check, counter, healthy, limit, patient_store};
 use crate::support::{Redis, eventually};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::Secret;
-use sluice_store::{RedisOptions, RedisStore, StoreError, StoreHealth};
+use sluice_store::{RedisOptions, RedisStore, Store as _, StoreError, StoreHealth};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::checks::{

@@ -11,7 +11,7 @@ use redis::Commands;
 use sluice_limiter::{Algorithm, Burst, MAX_PERIOD_MS};
 use sluice_store::{
     Consistency, Counter, KeyHash, LimitPlan, LimitSpec, Limiter, LimiterOptions, OnStoreFailure,
-    PlannedCounter, RedisOptions, RedisStore, Replica, Replicas, Settlement, Source,
+    PlannedCounter, RedisOptions, RedisStore, Replica, Replicas, Settlement, Source, Store as _,
 };
 
 use crate::checks::{admitted, check, counter, decide, healthy, patient, patient_store, rate};

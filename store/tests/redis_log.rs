@@ -4,6 +4,7 @@
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
+use sluice_store::Store as _;
 use sluice_store::StoreHealth;
 use sluice_store::failure::StoreFault;
 use tracing::field::{Field, Visit};

@@ -2,6 +2,7 @@
 //! at the same time.
 
 use sluice_limiter::MAX_PERIOD_MS;
+use sluice_store::Store as _;
 use sluice_store::StoreHealth;
 use sluice_store::failure::StoreFault;
 

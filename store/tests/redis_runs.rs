@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use sluice_limiter::{Algorithm, Period, Rate, Requests};
-use sluice_store::{Counter, KeyHash, LimitSpec};
+use sluice_store::{Counter, KeyHash, LimitSpec, Store as _};
 
 use crate::checks::{check, healthy, patient_store};
 use crate::support::Redis;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::{Secret, StoreCredentials};
-use sluice_store::{RedisStore, StoreError, StoreHealth};
+use sluice_store::{RedisStore, Store as _, StoreError, StoreHealth};
 
 use crate::checks::{admitted, check, counter, failing, healthy, limit, patient, patient_store, used};
 use crate::log;

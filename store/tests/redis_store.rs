@@ -4,14 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use redis::Commands;
-use sluice_limiter::MAX_PERIOD_MS;
+use sluice_limiter::{Algorithm, MAX_PERIOD_MS};
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::OptionsError;
-use sluice_store::{Counter, FaultCause, RedisStore, Settlement, StoreError, StoreHealth};
+use sluice_store::{
+    Counter, FaultCause, LimitSpec, RedisStore, Settlement, Store as _, StoreError, StoreHealth,
+};
 
 use crate::checks::{
     admitted, check, counter, decide, failing, failures, healthy, limit, limit_per, patient, patient_store,
-    stored,
+    rate, stored,
 };
 use crate::support::{Redis, eventually};
 
@@ -70,21 +72,6 @@ fn store_works_on_a_current_thread_runtime() {
 }
 
 #[tokio::test]
-async fn a_check_decides_all_limits_together_and_a_denial_charges_nothing() {
-    let redis = Redis::start(&[]);
-    let store = patient_store(&redis.url());
-    let (wide, narrow) = (limit("wide", 100), limit("narrow", 2));
-    let both = [counter(&wide, 1), counter(&narrow, 1)];
-    assert_eq!(admitted(&store, &both, 10).await, 2);
-    let response = decide(&store, &both).await;
-    assert!(!response.admitted && response.decisions[0].admitted && !response.decisions[1].admitted);
-    assert_eq!((response.decisions[0].remaining, response.decisions[1].remaining), (98, 0));
-    assert!(response.decisions[1].retry_after.is_some());
-    assert_eq!(stored(&redis, &store, &both[0])[0].current, 2);
-    assert_eq!(stored(&redis, &store, &both[1])[0].current, 2);
-}
-
-#[tokio::test]
 async fn a_check_of_cost_zero_charges_nothing_and_creates_no_key() {
     let redis = Redis::start(&[]);
     let store = patient_store(&redis.url());
@@ -95,14 +82,6 @@ async fn a_check_of_cost_zero_charges_nothing_and_creates_no_key() {
     assert!(!exists);
     assert!(decide(&store, &[counter(&limit, 1)]).await.admitted);
     assert!(!decide(&store, &[peek]).await.admitted);
-}
-
-#[tokio::test]
-async fn a_check_without_counters_is_admitted() {
-    let redis = Redis::start(&[]);
-    let store = patient_store(&redis.url());
-    let response = decide(&store, &[]).await;
-    assert!(response.admitted && response.decisions.is_empty());
 }
 
 #[tokio::test]
@@ -228,4 +207,26 @@ async fn a_server_is_reached_by_its_socket_and_again_after_a_restart() {
     let nowhere = patient_store(&format!("unix://{}", folder.path().join("none").display()));
     failing(&nowhere, StoreFault::Unreachable).await;
     assert_eq!(nowhere.fault_cause(), Some(FaultCause::ConnectionRefused));
+}
+
+/// The largest possible value has eight logs of the maximum length, and eight more from another version of
+/// the limit.
+#[tokio::test]
+async fn the_longest_logs_are_counted_exactly() {
+    let redis = Redis::start(&[]);
+    let store = patient_store(&redis.url());
+    let log = Algorithm::SlidingWindowLog { min_interval: 0 };
+    let limit = |first: u64| {
+        let rates = (first..first + 8).map(|n| rate(10_000, MAX_PERIOD_MS - 60 * n, log)).collect();
+        Arc::new(LimitSpec::new("ns/policy/long", rates))
+    };
+    for first in [0, 8] {
+        let one = counter(&limit(first), 1);
+        let fill = Counter { cost: 9_999, ..one.clone() };
+        for (check, admitted) in [(&fill, true), (&fill, false), (&one, true), (&one, false)] {
+            assert_eq!(decide(&store, std::slice::from_ref(check)).await.admitted, admitted);
+        }
+    }
+    let length: u64 = redis.connection().strlen(store.key(&counter(&limit(0), 1))).unwrap();
+    assert_eq!(length, 16 * (14 + 6 * 10_000));
 }

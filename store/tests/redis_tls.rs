@@ -2,7 +2,7 @@
 
 use sluice_store::failure::StoreFault;
 use sluice_store::redis::{ClientCertificate, Endpoint, OptionsError, Tls, Topology};
-use sluice_store::{RedisOptions, RedisStore, StoreError};
+use sluice_store::{RedisOptions, RedisStore, Store as _, StoreError};
 
 use crate::checks::{admitted, check, counter, failing, limit, patient};
 use crate::cluster;

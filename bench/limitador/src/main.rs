@@ -2,15 +2,11 @@
 //! line, and answers each with a line, so that its rounds can alternate with Sluice's. It exits when its
 //! input closes.
 //!
-//! - `memory CLIENTS REQUESTS` answers `storage|limiter THREADS CHECKS SEED` with `NANOSECONDS ADMITTED`, the
-//!   nanoseconds of a check within a thread.
 //! - `redis async|cached URL CLIENTS REQUESTS` answers `CALLERS CHECKS SEED` with `NANOSECONDS ADMITTED`, the
 //!   nanoseconds of all checks together.
 //! - `fill` answers `KEYS` with `done` once the memory storage holds that many more keys.
 //!
-//! Everything that can be prepared is prepared: the limit, and for each check either its counters (`storage`,
-//! `redis`: the crate's storage alone) or its context (`limiter`: including the choice of the limit and the
-//! evaluation of its variable, as in a server).
+//! Everything that can be prepared is prepared: the limit, and for each check its counters. The crate's storage alone is called.
 
 mod limits;
 mod memory;
@@ -26,15 +22,6 @@ fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        ["memory", clients, requests] => {
-            let peer = memory::Peer::new(clients.parse()?, requests.parse()?)?;
-            serve(|line| match line[..] {
-                [way, threads, checks, seed] => {
-                    peer.run(way.parse()?, threads.parse()?, checks.parse()?, seed.parse()?)
-                }
-                _ => bail!("expected storage|limiter THREADS CHECKS SEED"),
-            })
-        }
         ["redis", kind, url, clients, requests] => {
             // The cached storage also writes between rounds, in a thread of its own.
             let runtime = match kind {
@@ -62,7 +49,7 @@ fn main() -> anyhow::Result<()> {
                 Ok("done".to_owned())
             })
         }
-        _ => bail!("usage: memory CLIENTS REQUESTS | redis async|cached URL CLIENTS REQUESTS | fill"),
+        _ => bail!("usage: redis async|cached URL CLIENTS REQUESTS | fill"),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! - [`control_plane`]: the operator under many sidecars.
 //! - [`limiter`]: the limiter's pure functions.
-//! - [`memory`]: the memory store.
+//! - [`memory`]: the memory of the memory store.
 //! - [`redis`]: the Redis store.
 //! - [`proxy`]: sidecar and operator processes.
 //! - [`peers`]: the sidecar against other proxies, and against whole paths of other programs.
@@ -43,11 +43,10 @@ impl From<(Vec<Row>, PlotData)> for Measured {
 
 /// Measures one part. Criterion writes its files to the folder.
 pub(crate) fn measure(name: &str, folder: &Path) -> anyhow::Result<Measured> {
-    // These run in this process alone; the memory store is called by two threads, on both cores.
+    // These run in this process alone.
     match name {
         "functions" => return Ok(limiter::functions::measure(folder)?.into()),
         "edge" => return Ok(limiter::edge::measure()?.into()),
-        "memory" => return Ok(memory::speed::measure()?.into()),
         "memory-size" => return Ok(memory::size::measure()?.into()),
         // The API server, etcd and the operator share the cores with this process.
         "control-plane" => {
@@ -87,12 +86,12 @@ pub(crate) fn measure(name: &str, folder: &Path) -> anyhow::Result<Measured> {
     })
 }
 
-/// Runs this process as a child of a part: `bare ADDRESS UPSTREAM PROTOCOL`, `caller ADDRESS NUMBER` or `fill IMPLEMENTATION`.
+/// Runs this process as a child of a part: `bare ADDRESS UPSTREAM PROTOCOL`, `caller ADDRESS NUMBER` or `fill`.
 pub(crate) fn run_role(arguments: &[&str]) -> anyhow::Result<()> {
     match arguments {
         ["bare", address, upstream, protocol] => peers::bare::run(address, upstream, protocol),
         ["caller", address, number] => redis::caller::run(address, number),
-        ["fill", implementation] => memory::fill::run(implementation),
+        ["fill"] => memory::fill::run(),
         _ => bail!("there is no role {arguments:?}"),
     }
 }

@@ -7,11 +7,6 @@ use anyhow::Context as _;
 
 use crate::support::child::Child;
 
-/// Starts limitador with its storage in memory.
-pub(crate) fn start_in_memory(clients: u64, requests: u32) -> anyhow::Result<Child> {
-    start(&["memory", &clients.to_string(), &requests.to_string()])
-}
-
 /// Starts limitador with an empty storage in memory, to be filled with keys.
 pub(crate) fn start_empty() -> anyhow::Result<Child> {
     start(&["fill"])

@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
 use sluice_store::redis::Calls;
 use sluice_store::redis::library::Library;
-use sluice_store::{RedisOptions, RedisStore, StoreHealth};
+use sluice_store::{RedisOptions, RedisStore, Store as _, StoreHealth};
 use sluice_tests::process::{Process, free_port};
 use sluice_tests::wait::until;
 use tempfile::TempDir;

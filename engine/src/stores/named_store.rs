@@ -13,7 +13,7 @@ use sluice_config::message::StoreFindings;
 use sluice_config::store_access::StoreChoice;
 use sluice_store::redis::OptionsError;
 use sluice_store::{
-    Clock, Eviction, Limiter, LimiterOptions, MemoryStore, RedisStore, StoreFault, StoreHealth,
+    Clock, Eviction, Limiter, LimiterOptions, MemoryStore, RedisStore, Store as _, StoreFault, StoreHealth,
 };
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;

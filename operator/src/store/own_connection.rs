@@ -2,7 +2,7 @@
 //! uses it. The operator connects to no store of a tenant: it would be a port scanner for them.
 
 use sluice_config::store_access::StoreAccess;
-use sluice_store::{Eviction, FaultCause, RedisStore, StoreHealth};
+use sluice_store::{Eviction, FaultCause, RedisStore, Store as _, StoreHealth};
 
 /// The operator's own connection.
 #[derive(Default)]

@@ -7,14 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_limiter::KeyRegistry;
 
-use super::cell::CounterId;
 use crate::check::LimitSpec;
-use crate::key_usage::KeyUsage;
 
 /// Number of registries beyond which those without keys are removed when another one is created.
 const MANY: usize = 1024;
 
-type Registries = HashMap<CounterId, KeyRegistry, foldhash::fast::RandomState>;
+type Registries = HashMap<u128, KeyRegistry, foldhash::fast::RandomState>;
 
 /// The registries of all limits.
 #[derive(Debug, Default)]
@@ -44,11 +42,11 @@ impl KeyRegistries {
     #[cfg(test)]
     fn keys(&self, scope: &str) -> usize {
         let limit = LimitSpec::new(scope, Vec::new());
-        self.lock().get(&limit.prepared.scope()).map_or(0, |registry| registry.keys() as usize)
+        self.lock().get(&limit.scope_id).map_or(0, |registry| registry.keys() as usize)
     }
 
     fn with<T>(&self, limit: &LimitSpec, now: u64, apply: impl FnOnce(&mut KeyRegistry) -> T) -> T {
-        let (mut all, now, scope) = (self.lock(), now / 1000, limit.prepared.scope());
+        let (mut all, now, scope) = (self.lock(), now / 1000, limit.scope_id);
         if all.len() >= MANY && !all.contains_key(&scope) {
             all.retain(|_, registry| registry.expires_at() > now);
         }
@@ -60,11 +58,6 @@ impl KeyRegistries {
     fn lock(&self) -> MutexGuard<'_, Registries> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Returns the usage that a response shows for a new key with this counter's index.
-pub(super) fn usage(counter: usize, used: Option<u16>) -> KeyUsage {
-    KeyUsage { counter: counter as u8, used }
 }
 
 #[cfg(test)]

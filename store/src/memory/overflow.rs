@@ -2,22 +2,21 @@
 //! their keys. The overflow counter is charged the sum of their costs, and its decision applies to each of
 //! them.
 
-use super::cell::CounterId;
 use crate::check::{CheckResponse, Counter};
 use crate::key_usage::{KeyUsage, KeyUsages};
 
 /// A check whose counters with equal ids are merged.
 pub(super) struct MergedCheck {
     pub(super) check: Vec<Counter>,
-    pub(super) ids: Vec<CounterId>,
+    pub(super) ids: Vec<u128>,
     /// Index in `check` of each counter of the original check.
     indexes: Vec<usize>,
 }
 
 impl MergedCheck {
     /// Merges a check. Returns `None` if no two counters have the same id.
-    pub(super) fn new(check: &[Counter], ids: &[CounterId]) -> Option<Self> {
-        let first = |id: &CounterId| ids.iter().position(|other| other == id);
+    pub(super) fn new(check: &[Counter], ids: &[u128]) -> Option<Self> {
+        let first = |id: &u128| ids.iter().position(|other| other == id);
         if ids.iter().enumerate().all(|(n, id)| first(id) == Some(n)) {
             return None;
         }

@@ -1,27 +1,28 @@
 //! The store: its shards, its clock and its size.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_limiter::{Reserved, SlotsFound};
 
-use super::cell::CounterId;
 use super::key_registries::KeyRegistries;
-use super::table::{Hot, SHARD_BITS, Shard};
-use crate::check::{CheckResponse, Counter, Decisions, KeyHash, LimitSpec, Lookup, Settlement, Taking};
+use super::shard::Shard;
+use crate::check::{CheckRequest, CheckResponse, KeyHash, LimitSpec, Lookup, Settlement, Taking};
 use crate::clock::Clock;
+use crate::failure::{StoreError, StoreHealth};
+use crate::store::Store;
 
+/// So many that a sweep of a shard takes some tens of microseconds when the store holds a million keys.
+const SHARD_BITS: u32 = 8;
 pub(super) const SHARDS: usize = 1 << SHARD_BITS;
 
 /// Key of the overflow counter, which new keys of a limit share when the store is full.
-pub(super) const OVERFLOW: u128 = 0;
+pub(super) const OVERFLOW: KeyHash = KeyHash(0);
 
 /// The memory store.
 pub struct MemoryStore {
     pub(super) shards: Box<[AlignedShard; SHARDS]>,
-    /// The hot counter of each shard. It is read more often than written, so it is kept apart from the locks,
-    /// which every check writes.
-    pub(super) hot: Box<[Hot; SHARDS]>,
     pub(super) clock: Clock,
     pub(super) max_keys: usize,
     /// Numbers of keys by limit, for limits with a maximum.
@@ -40,11 +41,8 @@ impl MemoryStore {
     /// A store of at most `max_keys` keys, not counting overflow counters.
     #[must_use]
     pub fn new(max_keys: usize, clock: Clock) -> Self {
-        // The first reading is slow, so it happens before the first check.
-        let _ = clock.now();
         Self {
-            shards: Box::new(std::array::from_fn(|number| AlignedShard(Mutex::new(Shard::new(number))))),
-            hot: Box::new(std::array::from_fn(|_| Hot::default())),
+            shards: Box::new(std::array::from_fn(|_| AlignedShard(Mutex::default()))),
             max_keys,
             registries: KeyRegistries::default(),
             keys: AtomicUsize::new(0),
@@ -53,108 +51,55 @@ impl MemoryStore {
         }
     }
 
-    /// Returns the decisions about a counter now, without changing or creating it.
-    #[must_use]
-    pub fn peek(&self, counter: &Counter) -> Decisions {
-        self.peek_at(counter, self.clock.now())
-    }
-
-    /// Decides a check now.
-    #[must_use]
-    #[inline]
-    pub fn check(&self, check: &[Counter]) -> CheckResponse {
-        self.check_at(check, self.clock.now())
-    }
-
-    /// Decides a check at a time that the caller has just read from a clock, in microseconds since the Unix
-    /// epoch.
-    #[must_use]
-    #[inline]
-    pub fn check_at(&self, check: &[Counter], now: u64) -> CheckResponse {
-        if let [counter] = check {
-            let prepared = &counter.limit.prepared;
-            if let Some(window) = &prepared.window {
-                let id = prepared.id(counter.key.0);
-                if self.hot[shard_of(id)].may_hold(id) {
-                    return self.check_hot(counter, window, now);
-                }
-                return self.check_window(counter, window, now);
-            }
-            if let Some(bucket) = &prepared.bucket
-                && counter.cost == 1
-            {
-                return self.check_bucket(counter, bucket, now);
-            }
-        }
-        self.check_any(check, now)
-    }
-
-    /// Corrects a charge. More cost is charged now, to the overflow counter if the key has none of its own. A refund of a
-    /// counter that has been removed has no effect. Returns what was found of the slots that must be there.
-    pub fn settle(&self, settlement: &Settlement) -> SlotsFound {
-        self.settle_at(settlement, self.clock.now())
-    }
-
-    pub(super) fn settle_at(&self, settlement: &Settlement, now: u64) -> SlotsFound {
-        match settlement.more() {
-            Some(counter) => {
-                self.charge(&[counter], now);
-                SlotsFound::Enough
-            }
-            None => {
-                let key = if settlement.overflowed { OVERFLOW } else { settlement.key.0 };
-                self.refund_key_at(settlement, key, now)
-            }
-        }
-    }
-
-    /// Returns a reservation; `None` if there is no such one.
-    #[must_use]
-    pub fn find(&self, lookup: &Lookup) -> Option<Reserved> {
-        self.find_at(lookup, self.clock.now())
-    }
-
-    /// Settles a reservation. Returns whether there was such one.
-    pub fn take(&self, taking: &Taking) -> bool {
-        let now = self.clock.now();
-        let is_taken = self.take_at(taking, now);
-        if is_taken {
-            self.settle_at(&taking.correction, now);
-        }
-        is_taken
-    }
-
-    /// Removes a counter, as if its client had never sent a request.
-    pub fn reset(&self, limit: &LimitSpec, key: KeyHash) {
-        self.reset_at(limit, key, self.clock.now());
-    }
-
     /// Returns the number of keys.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// Locks a shard and moves its hot counter back into it.
+    /// Locks a shard.
     #[inline]
     pub(super) fn lock(&self, number: usize) -> MutexGuard<'_, Shard> {
-        let mut shard = self.lock_without_hot(number);
-        shard.cool(&self.hot[number]);
-        shard
-    }
-
-    /// Locks a shard; its hot counter stays outside.
-    #[inline]
-    pub(super) fn lock_without_hot(&self, number: usize) -> MutexGuard<'_, Shard> {
         // A panic leaves the shard consistent, so a poisoned lock can be used.
         self.shards[number].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+impl Store for MemoryStore {
+    #[inline]
+    async fn check(&self, check: CheckRequest) -> Result<CheckResponse, StoreError> {
+        Ok(Self::check(self, &check))
+    }
+
+    async fn settle(&self, settlement: Settlement) -> Result<SlotsFound, StoreError> {
+        Ok(Self::settle(self, &settlement))
+    }
+
+    async fn find(&self, lookup: Lookup) -> Result<Option<Reserved>, StoreError> {
+        Ok(Self::find(self, &lookup))
+    }
+
+    async fn take(&self, taking: Taking) -> Result<bool, StoreError> {
+        Ok(Self::take(self, &taking))
+    }
+
+    async fn reset(&self, limit: &Arc<LimitSpec>, key: KeyHash) -> Result<u64, StoreError> {
+        Ok(Self::reset(self, limit, key))
+    }
+
+    fn health(&self) -> StoreHealth {
+        StoreHealth::Healthy
+    }
+
+    fn is_in_process(&self) -> bool {
+        true
+    }
+}
+
 /// Returns the number of a counter's shard.
 #[inline]
-pub(super) fn shard_of(id: CounterId) -> usize {
-    (id.high >> (64 - SHARD_BITS)) as usize
+pub(super) fn shard_of(id: u128) -> usize {
+    (id >> (u128::BITS - SHARD_BITS)) as usize
 }
 
 impl std::fmt::Debug for MemoryStore {

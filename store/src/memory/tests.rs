@@ -1,15 +1,12 @@
 //! Tests of the memory store by scenario.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use proptest::prelude::*;
-use sluice_limiter::{Algorithm, Bound, Burst, Overrun, Period, Rate, Record, Requests, SubWindows};
+use sluice_limiter::{Algorithm, Period, Rate, Record, Requests};
 
 use super::MemoryStore;
-use super::cell::{CounterId, Layout, TableCell};
-use super::store::{AlignedShard, SHARDS, shard_of};
-use super::table::{CellTable, HOT_MICROS, SHARD_BITS, StoredCounter};
+use super::shard::StoredCounter;
+use super::store::{SHARDS, shard_of};
 use crate::check::{Counter, KeyHash, LimitSpec, Records, Settlement};
 use crate::clock::Clock;
 
@@ -30,12 +27,14 @@ fn counter(limit: &Arc<LimitSpec>, key: u128) -> Counter {
     Counter { limit: limit.clone(), key: hashed(key), cost: 1 }
 }
 
-fn cells(store: &MemoryStore) -> usize {
-    (0..SHARDS).map(|shard| store.lock(shard).table.cells()).sum()
+/// Returns for how many counters the tables have room.
+fn capacity(store: &MemoryStore) -> usize {
+    (0..SHARDS).map(|shard| store.lock(shard).capacity()).sum()
 }
 
-fn occupied_cells(store: &MemoryStore) -> usize {
-    (0..SHARDS).map(|shard| store.lock(shard).table.len()).sum()
+/// Returns how many counters the tables hold.
+fn counters(store: &MemoryStore) -> usize {
+    (0..SHARDS).map(|shard| store.lock(shard).len()).sum()
 }
 
 #[test]
@@ -51,19 +50,6 @@ fn store_admits_exactly_the_limit_and_again_after_the_window() {
 }
 
 #[test]
-fn store_charges_nothing_when_one_of_several_counters_denies() {
-    let store = MemoryStore::new(100, Clock::manual(60_000_000));
-    let (wide, narrow) = (limit("ns/p/wide", 100, 60_000), limit("ns/p/narrow", 1, 60_000));
-    let both = [counter(&wide, 1), counter(&narrow, 1)];
-    assert!(store.check(&both).admitted);
-    for _ in 0..10 {
-        let response = store.check(&both);
-        assert!(!response.admitted && response.decisions[0].admitted && !response.decisions[1].admitted);
-    }
-    assert_eq!(store.check(&[counter(&wide, 1)]).decisions[0].remaining, 98);
-}
-
-#[test]
 fn store_creates_no_counter_for_a_denied_check() {
     let store = MemoryStore::new(100, Clock::manual(60_000_000));
     let none = limit("ns/p/none", 0, 60_000);
@@ -71,9 +57,9 @@ fn store_creates_no_counter_for_a_denied_check() {
     let quiet = Arc::new(LimitSpec::new("ns/p/quiet", vec![rate(1, 1000, quiet).counting_denied().unwrap()]));
     assert!(!store.check(&[counter(&none, 1)]).admitted);
     assert!(!store.check(&[counter(&none, 2), counter(&wide, 2)]).admitted);
-    assert_eq!((store.keys(), occupied_cells(&store)), (0, 0));
+    assert_eq!((store.keys(), counters(&store)), (0, 0));
     assert!(!store.check(&[counter(&none, 3), counter(&quiet, 3)]).admitted);
-    assert_eq!((store.keys(), occupied_cells(&store)), (1, 1), "unless denials count");
+    assert_eq!((store.keys(), counters(&store)), (1, 1), "unless denials count");
     assert!(!store.check(&[counter(&quiet, 3)]).admitted);
 }
 
@@ -88,13 +74,11 @@ fn store_removes_idle_keys() {
     assert_eq!(store.keys(), 20_000);
     clock.advance(10_000);
     for key in 0..40_000 {
-        // A hot key makes no sweep due as long as the clock does not move.
-        clock.advance_micros(1);
         let _ = store.check(&[counter(&limit, key % 8)]);
     }
-    assert_eq!(store.keys(), occupied_cells(&store));
+    assert_eq!(store.keys(), counters(&store));
     assert!(store.keys() <= 8, "{} keys left", store.keys());
-    assert!(cells(&store) < 300, "little memory is kept for few keys: {} cells", cells(&store));
+    assert!(capacity(&store) <= 32, "little memory is kept for few keys: room for {}", capacity(&store));
 }
 
 #[test]
@@ -103,16 +87,14 @@ fn store_keeps_its_size_while_keys_are_replaced() {
     let store = MemoryStore::new(200_000, clock.clone());
     let several = vec![rate(5, 1_000, Algorithm::SLIDING_WINDOW), rate(50, 2_000, Algorithm::SLIDING_WINDOW)];
     for limit in [limit("ns/p/l", 5, 1_000), Arc::new(LimitSpec::new("ns/p/several", several))] {
-        let mut first = None;
         for round in 0..8 {
             for key in 0..50_000 {
                 assert!(store.check(&[counter(&limit, round * 50_000 + key)]).admitted);
             }
             assert!((50_000..80_000).contains(&store.keys()), "{}", store.keys());
-            assert_eq!(store.keys(), occupied_cells(&store));
-            let first = *first.get_or_insert(cells(&store));
-            // At the maximum number of keys, 66 % to 85 % of the cells are occupied.
-            assert!(cells(&store) <= first.max(80_000 * 100 / 66), "{} {first}", cells(&store));
+            assert_eq!(store.keys(), counters(&store));
+            // A table has room for up to twice as many counters, and when it is full of removed ones, twice as many again.
+            assert!(capacity(&store) <= 4 * 80_000, "{}", capacity(&store));
             clock.advance(10_000);
         }
     }
@@ -180,16 +162,6 @@ fn a_flood_of_new_keys_does_not_change_decisions_on_known_keys() {
 }
 
 #[test]
-fn store_keeps_counts_when_a_limit_is_edited() {
-    let store = MemoryStore::new(100, Clock::manual(60_000_000));
-    let (five, three, eight) =
-        (limit("ns/p/l", 5, 60_000), limit("ns/p/l", 3, 60_000), limit("ns/p/l", 8, 60_000));
-    assert_eq!((0..4).filter(|_| store.check(&[counter(&five, 1)]).admitted).count(), 4);
-    assert!(!store.check(&[counter(&three, 1)]).admitted);
-    assert_eq!((0..9).filter(|_| store.check(&[counter(&eight, 1)]).admitted).count(), 4);
-}
-
-#[test]
 fn an_edited_period_starts_with_the_usage_of_the_former_one() {
     // In the second minute of an hour.
     let store = MemoryStore::new(100, Clock::manual(7_260_000));
@@ -203,19 +175,16 @@ fn store_removes_the_records_of_a_former_period_once_they_have_expired() {
     let clock = Clock::manual(7_200_000);
     let store = MemoryStore::new(100, clock.clone());
     let (minute, hour) = (limit("ns/p/l", 5, 60_000), limit("ns/p/l", 5, 3_600_000));
-    let id = minute.prepared.id(hashed(1).0);
+    let id = minute.counter_id(hashed(1));
+    let now = || store.clock.now();
     let after = |limit, millis| -> usize {
         clock.advance(millis);
         assert!(store.check(&[counter(limit, 1)]).admitted);
-        store.lock(shard_of(id)).peek(id).unwrap().len()
+        store.lock(shard_of(id)).records(id, now()).len()
     };
     assert_eq!(after(&minute, 0), 1);
     assert_eq!(after(&hour, 60_000), 2, "during a rollout both periods are in use");
     assert_eq!(after(&hour, 60_000), 1, "a record lasts two of its periods");
-    assert!(
-        store.lock(shard_of(id)).table.find(id.tagged(&hour.prepared.layout.unwrap())).is_some(),
-        "the remaining record is packed again"
-    );
 }
 
 #[test]
@@ -225,7 +194,7 @@ fn store_denies_for_one_period_when_the_clock_goes_back_a_day() {
         vec![rate(5, 60_000, Algorithm::SLIDING_WINDOW), rate(50, 120_000, Algorithm::FIXED_WINDOW)];
     for limit in [limit("ns/p/l", 5, 60_000), Arc::new(LimitSpec::new("ns/p/several", several))] {
         let day = 86_400_000_000;
-        let admits = |now| store.check_at(&[counter(&limit, 1)], now).admitted;
+        let admits = |now| store.decide_at(&[counter(&limit, 1)], now, false).admitted;
         assert_eq!((0..9).filter(|n| admits(10 * day + n)).count(), 5);
         for second in 0..60 {
             assert!(!admits(9 * day + second * 1_000_000));
@@ -238,11 +207,11 @@ fn store_denies_for_one_period_when_the_clock_goes_back_a_day() {
 fn a_sweep_survives_damaged_records() {
     let store = MemoryStore::new(100, Clock::manual(60_000_000));
     let limit = limit("ns/p/l", 5, 60_000);
-    let id = limit.prepared.id(hashed(1).0);
+    let id = limit.counter_id(hashed(1));
     for window in [u64::MAX, u64::MAX / 60_000] {
         let record = Record { window, current: 1, ..Record::empty(limit.rates[0].tag(), 0) };
         assert_eq!(record.expires_at(), u64::MAX);
-        store.lock(shard_of(id)).put(id, &limit, Records::from_iter([record]), StoredCounter::default(), 0);
+        store.lock(shard_of(id)).put(id, Records::from_iter([record]));
         for key in 2..20_000 {
             let _ = store.check(&[counter(&limit, key % 50 + 2)]);
         }
@@ -327,184 +296,15 @@ fn store_counts_exactly_from_many_threads_up_to_its_maximum() {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
-    assert_eq!(store.keys(), occupied_cells(&store));
+    assert_eq!(store.keys(), counters(&store));
     // At most 500 keys and the overflow counter, each three times. When two threads reserve the last room
     // concurrently, both may fail.
     assert!((490..=501).contains(&store.keys()) && total == 3 * store.keys(), "{total} {}", store.keys());
 }
 
-/// Reports whether a counter is hot.
-fn is_hot(store: &MemoryStore, counter: &Counter) -> bool {
-    let hot = &store.hot[shard_of(counter.limit.prepared.id(counter.key.0))];
-    hot.is_live() && hot.may_hold(counter.limit.prepared.id(counter.key.0))
-}
-
 #[test]
-fn a_key_that_is_checked_repeatedly_becomes_hot_and_cold_again() {
-    let clock = Clock::manual(60_000_000);
-    let store = MemoryStore::new(100, clock.clone());
-    let limit = limit("ns/p/l", 1_000, 60_000);
-    let check = |key| store.check(&[counter(&limit, key)]).decisions[0].remaining;
-    let check_repeatedly = || assert!((0..10).all(|_| check(1) > 0));
-    check(1);
-    assert!(!is_hot(&store, &counter(&limit, 1)));
-    check_repeatedly();
-    assert!(is_hot(&store, &counter(&limit, 1)));
-    assert_eq!((check(1), check(2)), (1_000 - 12, 999));
-    // A check of several counters sees all charges, and its own charge is seen afterwards.
-    let both = [counter(&limit, 1), counter(&limit, 2)];
-    assert_eq!(store.check(&both).decisions[0].remaining, 1_000 - 13);
-    assert!(!is_hot(&store, &counter(&limit, 1)));
-    check_repeatedly();
-    assert!(is_hot(&store, &counter(&limit, 1)));
-    let settlement = Settlement {
-        limit: limit.clone(),
-        key: hashed(1),
-        charged: store.clock.now(),
-        delta: 100,
-        overflowed: false,
-        least: 0,
-    };
-    store.settle(&settlement);
-    assert_eq!(check(1), 1_000 - 124);
-    // It stays hot for a limited time.
-    check_repeatedly();
-    assert!(is_hot(&store, &counter(&limit, 1)));
-    clock.advance_micros(HOT_MICROS);
-    assert_eq!(check(1), 1_000 - 135);
-    assert!(!is_hot(&store, &counter(&limit, 1)));
-    // This also holds when another counter of the shard has been checked since.
-    let shard = |key| shard_of(limit.prepared.id(hashed(key).0));
-    let neighbour = (2..).find(|&key| shard(key) == shard(1)).unwrap();
-    check(neighbour);
-    check_repeatedly();
-    check(neighbour);
-    assert!(is_hot(&store, &counter(&limit, 1)));
-    clock.advance_micros(HOT_MICROS);
-    check(1);
-    assert_eq!(store.check(&both).decisions[0].remaining, 1_000 - 147);
-    // An edit of the limit applies immediately, and so does its reversal.
-    check_repeatedly();
-    let fewer = self::limit("ns/p/l", 10, 60_000);
-    assert!(!store.check(&[counter(&fewer, 1)]).admitted);
-    assert_eq!(check(1), 1_000 - 158);
-}
-
-#[test]
-fn store_counts_a_key_exactly_while_it_becomes_hot_and_cold() {
-    let clock = Clock::manual(60_000_000);
-    let store = MemoryStore::new(100, clock.clone());
-    let (hot, other) = (limit("ns/p/hot", 60_000, 3_600_000), limit("ns/p/other", 1 << 30, 3_600_000));
-    let was_hot = std::sync::atomic::AtomicBool::new(false);
-    let total: usize = std::thread::scope(|scope| {
-        let (store, hot, was_hot) = (&store, &hot, &was_hot);
-        let many = || (0..20_000).filter(|_| store.check(&[counter(hot, 1)]).admitted).count();
-        let several = || {
-            let check = [counter(hot, 1), counter(&other, 1)];
-            let one = |n: usize| {
-                was_hot.fetch_or(is_hot(store, &check[0]), Ordering::Relaxed);
-                clock.advance_micros(u64::from(n.is_multiple_of(8)));
-                // Leaves the other threads time for consecutive checks.
-                (0..50).for_each(|_| std::hint::spin_loop());
-                store.check(&check[..1 + n % 2]).admitted
-            };
-            (0..20_000).filter(|&n| one(n)).count()
-        };
-        let mut threads: Vec<_> = (0..4).map(|_| scope.spawn(many)).collect();
-        threads.push(scope.spawn(several));
-        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
-    });
-    assert_eq!(total, 60_000, "of 100,000");
-    assert!(was_hot.into_inner());
-    assert!(!store.check(&[counter(&hot, 1)]).admitted);
-}
-
-/// Ids of which many share the half that determines their position.
-fn any_id() -> impl Strategy<Value = CounterId> {
-    let high = prop_oneof![
-        Just(0u64),
-        Just(1 << 57),
-        Just(u64::MAX << 1),
-        (0u64..64).prop_map(|n| n << 52),
-        any::<u64>()
-    ];
-    (high, 0u64..4)
-        .prop_map(|(high, low)| CounterId { high: high & (u64::MAX >> SHARD_BITS) & !1, low: low << 45 })
-}
-
-proptest! {
-    #[test]
-    fn a_table_finds_what_was_inserted(steps in proptest::collection::vec((any_id(), 0u8..4), 1..400)) {
-        let mut table = CellTable::new(5);
-        let mut model: Vec<CounterId> = Vec::new();
-        for (id, action) in steps {
-            let known = model.iter().position(|known| *known == id);
-            match (table.seek(id), known) {
-                (Ok(at), Some(_)) if action == 0 => {
-                    table.remove(at);
-                    model.retain(|known| *known != id);
-                    table.shrink();
-                }
-                (Ok(at), Some(_)) => prop_assert_eq!(table.get(at).unwrap().id, id),
-                (Err(at), None) => {
-                    table.insert(id, at, TableCell::spilled(id, 0, 0));
-                    model.push(id);
-                }
-                other => prop_assert!(false, "{:?}", other),
-            }
-            prop_assert_eq!(table.len(), model.len());
-            for id in &model {
-                prop_assert!(table.seek(*id).is_ok());
-                let unique = model.iter().filter(|other| other.high == id.high).count() == 1;
-                prop_assert!(table.find(*id).map_or(!unique, |cell| cell.id == *id));
-            }
-        }
-    }
-
-    #[test]
-    fn a_cell_holds_its_record(
-        period in prop_oneof![1u64..100, 1..=sluice_limiter::MAX_PERIOD_MS], instant in 0u64..1 << 49, current in 0u64..1 << 47, shift in 0u32..47, previous in 0u64..1 << 34, id: (u64, u64), kind in 0usize..4,
-    ) {
-        let algorithm = [
-            Algorithm::SLIDING_WINDOW, Algorithm::FIXED_WINDOW,
-            Algorithm::SlidingWindowCounter { sub_windows: SubWindows::ONE, bound: Bound::Guaranteed }, Algorithm::Gcra { burst: Burst::new(1).unwrap() },
-        ][kind];
-        let tag = rate(1 << 30, period, algorithm).tag();
-        let layout = Layout::of(tag).unwrap();
-        let window = if kind == 3 { instant } else { instant / period };
-        let id = CounterId { high: id.0 & !1, low: id.1 };
-        let record = Record { window, current: current >> shift, previous: previous >> shift, ..Record::empty(tag, 0) };
-        if let Some(cell) = TableCell::pack(id, &layout, &record) {
-            prop_assert_eq!(cell.unpack(&layout), record.clone());
-            prop_assert_eq!(cell.layout(id), Some(layout));
-            prop_assert!(id.is_of(&cell) && cell.spill_index().is_none() && !cell.is_empty());
-            let (expires, later) = (record.expires_at(), cell.expires_at());
-            prop_assert!(expires <= later && later - expires <= 2 * period / 1000);
-        } else {
-            let instant = u128::from(window) * u128::from(if kind == 3 { 1 } else { period });
-            prop_assert!(instant >> 48 > 0 || (record.current >> 31 > 0 && record.previous >> 18 > 0) || record.current >> 45 > 0 || record.previous >> 32 > 0);
-        }
-        let overrun = Record { overrun: Overrun { since: 1, last: 2 }, ..record };
-        prop_assert!(TableCell::pack(id, &layout, &overrun).is_none());
-    }
-}
-
-#[test]
-fn a_cell_is_half_a_cache_line() {
-    assert_eq!(size_of::<TableCell>(), 32);
-    assert!(size_of::<AlignedShard>() <= 128);
-    assert!(
-        Layout::of(
-            rate(
-                1,
-                60_000,
-                Algorithm::SlidingWindowCounter {
-                    sub_windows: SubWindows::new(60).unwrap(),
-                    bound: Bound::Estimate,
-                }
-            )
-            .tag()
-        )
-        .is_none()
-    );
+fn a_counter_takes_as_much_memory_as_the_documentation_says() {
+    // A table has room for up to twice as many counters as it holds, leaves an eighth of it free, and needs a byte for each place.
+    let (place, records) = (size_of::<(u128, StoredCounter)>() + 1, size_of::<Records>());
+    assert!(place * 8 / 7 + records <= 140 && place * 16 / 7 + records <= 180, "{place} {records}");
 }

@@ -19,6 +19,7 @@ use crate::check::{
 use crate::eviction::Eviction;
 use crate::failure::{StoreError, StoreHealth};
 use crate::fault_cause::FaultCause;
+use crate::store::Store;
 
 /// Maximum number of times that one call acquires a counter's cost.
 pub const MAX_ACQUIRED: u64 = 4096;
@@ -77,16 +78,6 @@ impl RedisStore {
         Ok(Self { servers, metrics, names, budget })
     }
 
-    /// Decides a check within the latency budget.
-    ///
-    /// # Errors
-    /// The budget ran out, the queue is full, or the store is failing. Nothing is charged then, as far as the
-    /// store can prevent it.
-    pub async fn check(&self, check: CheckRequest) -> Result<CheckResponse, StoreError> {
-        let deadline = Instant::now() + self.budget;
-        self.metrics.record(deadline, self.budget, self.decide(check, deadline)).await
-    }
-
     async fn decide(&self, check: CheckRequest, deadline: Instant) -> Result<CheckResponse, StoreError> {
         let cluster = match &self.servers {
             Servers::Single(node) => {
@@ -104,64 +95,6 @@ impl RedisStore {
         }
     }
 
-    /// Charges a counter's cost up to `wanted` times, at most [`MAX_ACQUIRED`] times, with the same result as
-    /// that many checks one after another.
-    ///
-    /// # Errors
-    /// See [`RedisStore::check`].
-    pub async fn acquire(&self, counter: Counter, wanted: u64) -> Result<Grant, StoreError> {
-        let wanted = wanted.clamp(1, MAX_ACQUIRED);
-        let (limit, key) = (counter.limit.clone(), counter.key);
-        let deadline = Instant::now() + self.budget;
-        let acquired = self.send(key, &limit, |caller| Operation::Acquire(counter, wanted, caller));
-        self.metrics.record(deadline, self.budget, acquired).await
-    }
-
-    /// Corrects a charge. The settlement is sent once; after an error it may or may not have been applied. Returns what was found of
-    /// the slots that must be there.
-    ///
-    /// # Errors
-    /// See [`RedisStore::check`].
-    pub async fn settle(&self, settlement: Settlement) -> Result<SlotsFound, StoreError> {
-        let (key, limit) = (settlement.key, settlement.limit.clone());
-        match settlement.more() {
-            Some(counter) => {
-                self.send(key, &limit, |caller| Operation::Charge(counter, caller)).await?;
-                Ok(SlotsFound::Enough)
-            }
-            None => self.send(key, &limit, |caller| Operation::Settle(settlement, caller)).await,
-        }
-    }
-
-    /// Removes the counter of a key, as if its client had never sent a request. Returns the time of the removal by the
-    /// store's clock, in microseconds since the Unix epoch. A call that was given up may still be carried out.
-    ///
-    /// # Errors
-    /// See [`RedisStore::check`].
-    pub async fn reset(&self, limit: &Arc<LimitSpec>, key: KeyHash) -> Result<u64, StoreError> {
-        let counter = Counter { limit: limit.clone(), key, cost: 0 };
-        self.send(key, limit, |caller| Operation::Reset(counter, caller)).await
-    }
-
-    /// Returns a reservation; `None` if there is no such one.
-    ///
-    /// # Errors
-    /// See [`RedisStore::check`].
-    pub async fn find(&self, lookup: Lookup) -> Result<Option<Reserved>, StoreError> {
-        let (key, ledger) = (lookup.key, lookup.ledger.clone());
-        self.send(key, &ledger, |caller| Operation::Find(lookup, caller)).await
-    }
-
-    /// Settles a reservation. Returns whether there was such one. After an error it may or may not have been settled.
-    ///
-    /// # Errors
-    /// See [`RedisStore::check`].
-    pub async fn take(&self, taking: Taking) -> Result<bool, StoreError> {
-        let (key, ledger) = (taking.correction.key, taking.ledger.clone());
-        let more = taking.correction.more();
-        self.send(key, &ledger, |caller| Operation::Take(taking, more, caller)).await
-    }
-
     /// Sends an operation on a single counter and waits for its result. Its error is not counted: only those of checks are, because
     /// what is retried would count many times.
     async fn send<T>(
@@ -177,25 +110,6 @@ impl RedisStore {
                 let group = cluster.group_of(limit, key, deadline).await?;
                 cluster.send(group, deadline, operation).await
             }
-        }
-    }
-
-    /// Returns the health of the store. A cluster fails while any master that holds counters fails; checks of
-    /// counters on the other masters succeed nevertheless.
-    #[must_use]
-    pub fn health(&self) -> StoreHealth {
-        match &self.servers {
-            Servers::Single(node) => node.health(),
-            Servers::Cluster(cluster, _) => cluster.health(),
-        }
-    }
-
-    /// Returns the cause of the fault while the store fails, of the first failing master of a cluster.
-    #[must_use]
-    pub fn fault_cause(&self) -> Option<FaultCause> {
-        match &self.servers {
-            Servers::Single(node) => node.cause(),
-            Servers::Cluster(cluster, _) => cluster.cause(),
         }
     }
 
@@ -218,6 +132,64 @@ impl RedisStore {
     #[must_use]
     pub fn key(&self, counter: &Counter) -> String {
         self.names.of_counter(counter)
+    }
+}
+
+impl Store for RedisStore {
+    async fn check(&self, check: CheckRequest) -> Result<CheckResponse, StoreError> {
+        let deadline = Instant::now() + self.budget;
+        self.metrics.record(deadline, self.budget, self.decide(check, deadline)).await
+    }
+
+    async fn acquire(&self, counter: Counter, wanted: u64) -> Result<Grant, StoreError> {
+        let wanted = wanted.clamp(1, MAX_ACQUIRED);
+        let (limit, key) = (counter.limit.clone(), counter.key);
+        let deadline = Instant::now() + self.budget;
+        let acquired = self.send(key, &limit, |caller| Operation::Acquire(counter, wanted, caller));
+        self.metrics.record(deadline, self.budget, acquired).await
+    }
+
+    async fn settle(&self, settlement: Settlement) -> Result<SlotsFound, StoreError> {
+        let (key, limit) = (settlement.key, settlement.limit.clone());
+        match settlement.more() {
+            Some(counter) => {
+                self.send(key, &limit, |caller| Operation::Charge(counter, caller)).await?;
+                Ok(SlotsFound::Enough)
+            }
+            None => self.send(key, &limit, |caller| Operation::Settle(settlement, caller)).await,
+        }
+    }
+
+    async fn reset(&self, limit: &Arc<LimitSpec>, key: KeyHash) -> Result<u64, StoreError> {
+        let counter = Counter { limit: limit.clone(), key, cost: 0 };
+        self.send(key, limit, |caller| Operation::Reset(counter, caller)).await
+    }
+
+    async fn find(&self, lookup: Lookup) -> Result<Option<Reserved>, StoreError> {
+        let (key, ledger) = (lookup.key, lookup.ledger.clone());
+        self.send(key, &ledger, |caller| Operation::Find(lookup, caller)).await
+    }
+
+    async fn take(&self, taking: Taking) -> Result<bool, StoreError> {
+        let (key, ledger) = (taking.correction.key, taking.ledger.clone());
+        let more = taking.correction.more();
+        self.send(key, &ledger, |caller| Operation::Take(taking, more, caller)).await
+    }
+
+    // A cluster fails while any master that holds counters fails; checks of counters on the other masters succeed nevertheless.
+    fn health(&self) -> StoreHealth {
+        match &self.servers {
+            Servers::Single(node) => node.health(),
+            Servers::Cluster(cluster, _) => cluster.health(),
+        }
+    }
+
+    // In a cluster, that of the first failing master.
+    fn fault_cause(&self) -> Option<FaultCause> {
+        match &self.servers {
+            Servers::Single(node) => node.cause(),
+            Servers::Cluster(cluster, _) => cluster.cause(),
+        }
     }
 }
 

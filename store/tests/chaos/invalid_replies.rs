@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluice_store::failure::StoreFault::{self, Nonsense, ReadOnly, Refused, Slow, Unreachable};
-use sluice_store::{CheckRequest, Counter, RedisOptions, RedisStore, StoreError};
+use sluice_store::{CheckRequest, Counter, RedisOptions, RedisStore, Store as _, StoreError};
 
 use super::case::{BUDGET, Case};
 use super::load::{UNLIMITED, counter, limits};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use sluice_limiter::{Algorithm, MAX_COUNT, MAX_PERIOD_MS, Period, Rate, Record, Requests};
 use sluice_store::failure::StoreFault;
 use sluice_store::{
-    CheckRequest, Counter, KeyHash, LimitSpec, RedisOptions, RedisStore, StoreError, StoreHealth,
+    CheckRequest, Counter, KeyHash, LimitSpec, RedisOptions, RedisStore, Store as _, StoreError, StoreHealth,
 };
 
 /// Number of callers per limit and store.

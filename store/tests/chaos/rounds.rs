@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use sluice_limiter::{Algorithm, Alignment, Burst, MAX_COUNT, SubWindows};
-use sluice_store::{LimitSpec, RedisStore};
+use sluice_store::{LimitSpec, RedisStore, Store as _};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 

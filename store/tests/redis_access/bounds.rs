@@ -11,7 +11,7 @@ use sluice_store::check::MAX_RATES;
 use sluice_store::redis::admin::Administrator;
 use sluice_store::redis::library::Library;
 use sluice_store::redis::{MAX_ACQUIRED, Script};
-use sluice_store::{Counter, KeyHash, LimitSpec, MAX_COUNTERS, Settlement};
+use sluice_store::{Counter, KeyHash, LimitSpec, MAX_COUNTERS, Settlement, Store as _};
 
 use super::managed::{provision, store, user_connection};
 use crate::checks::{check, healthy, patient, rate};

@@ -15,7 +15,7 @@ use sluice_store::failure::StoreFault;
 use sluice_store::redis::admin::{Administrator, ManagedUser, Role};
 use sluice_store::redis::library::Library;
 use sluice_store::redis::{Secret, StoreCredentials};
-use sluice_store::{Counter, FaultCause, KeyHash, LimitSpec, RedisStore};
+use sluice_store::{Counter, FaultCause, KeyHash, LimitSpec, RedisStore, Store as _};
 
 pub(crate) fn user(namespace: &str) -> ManagedUser {
     ManagedUser { namespace: namespace.into(), passwords: vec![Secret::new(format!("{namespace}-password"))] }

@@ -8,7 +8,7 @@ use crate::checks::{
 use crate::support::{Redis, eventually, keys};
 use sluice_limiter::{Algorithm, MAX_PERIOD_MS};
 use sluice_store::failure::StoreFault;
-use sluice_store::{Counter, LimitSpec, RedisStore, StoreError, StoreHealth};
+use sluice_store::{Counter, LimitSpec, RedisStore, Store as _, StoreError, StoreHealth};
 
 /// The minimum rights of a Redis user for database 0 of a single server.
 const RIGHTS: [&str; 7] = ["+evalsha", "+eval", "+time", "+get", "+mget", "+set", "+setrange"];

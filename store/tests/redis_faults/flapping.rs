@@ -7,7 +7,7 @@ use crate::checks::{admitted, check, counter, healthy, limit, patient, patient_s
 use crate::log;
 use crate::support::{Redis, eventually};
 use sluice_store::redis::{Secret, StoreCredentials};
-use sluice_store::{RedisStore, StoreHealth};
+use sluice_store::{RedisStore, Store as _, StoreHealth};
 
 /// Returns the number of connections that a server has accepted, those of this function included.
 fn connections(redis: &Redis) -> usize {

@@ -9,7 +9,7 @@ use crate::log;
 use crate::support::{Redis, eventually};
 use redis::{FromRedisValue as _, Value};
 use sluice_store::failure::StoreFault;
-use sluice_store::{Eviction, FaultCause, RedisOptions, RedisStore};
+use sluice_store::{Eviction, FaultCause, RedisOptions, RedisStore, Store as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 

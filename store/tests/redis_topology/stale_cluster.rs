@@ -7,7 +7,7 @@ use crate::checks::{check, counter, healthy, limit, patient_store};
 use crate::cluster::Cluster;
 use crate::log;
 use crate::support::{Redis, eventually, until};
-use sluice_store::{Counter, RedisStore};
+use sluice_store::{Counter, RedisStore, Store as _};
 
 /// Clients of a test: their counters are on all masters.
 const CLIENTS: u128 = 40;

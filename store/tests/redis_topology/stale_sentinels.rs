@@ -9,6 +9,7 @@ use crate::sentinel::Sentinel;
 use crate::support::{Redis, eventually, quiet_port, until};
 use redis::Commands as _;
 use sluice_store::RedisStore;
+use sluice_store::Store as _;
 use sluice_store::redis::admin::{Administrator, Role};
 use sluice_store::redis::{Secret, StoreCredentials};
 

@@ -7,8 +7,8 @@ use redis::Commands;
 use sluice_limiter::{Algorithm, MAX_PERIOD_MS, Period, Rate, Record, Requests};
 use sluice_store::failure::StoreFault;
 use sluice_store::{
-    CheckRequest, CheckResponse, Counter, KeyHash, LimitSpec, RedisOptions, RedisStore, StoreError,
-    StoreHealth,
+    CheckRequest, CheckResponse, Counter, KeyHash, LimitSpec, RedisOptions, RedisStore, Store as _,
+    StoreError, StoreHealth,
 };
 
 use crate::support::{Redis, eventually};

@@ -1,5 +1,6 @@
-//! CPU time of the sidecar for a request with many limits, plans of many clients, tiers, conditions in CEL, and charges that the
-//! response corrects, against the sidecar with a plain policy. A request meets the same two limits in all of them.
+//! CPU time of the sidecar for a request that meets twenty limits, with many limits, plans of many clients, tiers, conditions in
+//! CEL, and charges that the response corrects, against the sidecar with a plain policy. A request meets the same two limits in all
+//! but the first.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -46,6 +47,7 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
     );
     let of_two = |extra: &str| limits(5, 1, extra);
     for (what, policies, aim) in [
+        ("twenty limits, all of which it meets", met(20), None),
         ("a thousand limits, 200 of them with a regular expression", limits(1000, 200, ""), Some(1.15)),
         ("a tier", of_two(tiers), None),
         ("a condition in CEL", of_two(when), None),
@@ -95,6 +97,15 @@ async fn measure_costly(cores: Cores, upstream: SocketAddr) -> anyhow::Result<Ve
         rows.push(row.with_aim(Aim::RatioAtMost(20.0)));
     }
     Ok(rows)
+}
+
+/// Returns a policy with this number of limits, all of which a request meets.
+fn met(count: usize) -> String {
+    let limits: Vec<_> = (0..count).map(|n| format!("{{name: l{n}, {PLAIN}}}")).collect();
+    format!(
+        "apiVersion: sluice.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: p}}\nspec:\n  limits:\n  - {}\n",
+        limits.join("\n  - ")
+    )
 }
 
 /// Returns policies with this number of limits, of which a request meets two. `extra` are further fields of one of these.

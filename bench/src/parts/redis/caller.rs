@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use redis::Value;
 use redis::aio::MultiplexedConnection;
-use sluice_store::{LimitSpec, RedisStore};
+use sluice_store::{LimitSpec, RedisStore, Store as _};
 
 use crate::peers::multi_incrby::MultiIncrby;
 use crate::support::child::serve;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use sluice_store::{CheckRequest, LimitSpec, RedisStore};
+use sluice_store::{CheckRequest, LimitSpec, RedisStore, Store as _};
 
 use crate::peers::multi_incrby::MultiIncrby;
 use crate::report::verification::Verification;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use redis::Value;
-use sluice_store::{CheckRequest, LimitSpec, RedisStore};
+use sluice_store::{CheckRequest, LimitSpec, RedisStore, Store as _};
 
 use crate::report::row::{Aim, Row};
 use crate::report::sample::Sample;

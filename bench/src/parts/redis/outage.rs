@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use sluice_store::{LimitSpec, RedisOptions, RedisStore};
+use sluice_store::{LimitSpec, RedisOptions, RedisStore, Store as _};
 
 use crate::report::plot_data::PlotData;
 use crate::report::row::Row;

@@ -1,7 +1,7 @@
 //! Many processes with one caller each, which leaves nothing to batch, against MULTI/INCRBY.
 
 use anyhow::Context as _;
-use sluice_store::{CheckRequest, Counter};
+use sluice_store::{CheckRequest, Counter, Store as _};
 
 use super::caller::{CLIENTS, PROCESSES, SCOPE};
 use crate::peers::multi_incrby;

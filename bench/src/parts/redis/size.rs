@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use sluice_store::{LimitSpec, RedisStore};
+use sluice_store::{LimitSpec, RedisStore, Store as _};
 
 use crate::report::row::{Aim, Row};
 use crate::report::verification::Verification;
