@@ -66,9 +66,11 @@ pressure: ## Put the sidecar under each shape of pressure for a minute, in a cgr
 
 # KUBERNETES=1.30 chooses another version than the default, as SLUICE_KUBERNETES does in the environment.
 e2e e2e-build node: export SLUICE_KUBERNETES := $(or $(KUBERNETES),$(SLUICE_KUBERNETES))
+# HELM=4 chooses Helm 4 in place of Helm 3, as SLUICE_HELM does in the environment.
+chart e2e e2e-build node: export SLUICE_HELM := $(or $(HELM),$(SLUICE_HELM))
 
 .PHONY: e2e
-e2e: ## Run the end-to-end tests on a real Kubernetes node (root; KUBERNETES=1.30 chooses the version)
+e2e: ## Run the end-to-end tests on a real Kubernetes node (root; KUBERNETES=1.30 and HELM=4 choose versions)
 	tests/node/apt.sh node
 	tests/e2e.sh
 
@@ -110,7 +112,7 @@ fmt: ## Format the code
 	$(CARGO) fmt --manifest-path bench/limitador/Cargo.toml
 
 .PHONY: chart
-chart: ## Check the Helm chart: schemas of all Kubernetes versions, kube-score, alerts (installs what it needs)
+chart: ## Check the Helm chart: schemas of all Kubernetes versions, kube-score, alerts (installs what it needs; HELM=4)
 	hack/chart/check.sh
 
 .PHONY: lint
