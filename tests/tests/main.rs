@@ -17,6 +17,7 @@ mod monitoring;
 mod obedient_clients;
 mod path_spellings;
 mod reconcile;
+mod releases;
 mod rights;
 mod service;
 mod service_policies;
