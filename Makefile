@@ -43,6 +43,11 @@ interop: ## Run the tests with programs that CI does not have: 30 frameworks and
 	  $(CARGO) test -p sluice-tests --test integration -- traces:: span_below
 	tests/interop/envoy-gateway.sh
 
+.PHONY: skew
+skew: ## Run the sidecar of an older commit with today's operator (builds it once; SLUICE_SKEW_COMMIT)
+	tests/node/apt.sh test
+	tests/skew.sh
+
 # Needs `cargo install --locked cargo-fuzz --version 0.13.2` and a nightly compiler. `cargo test -p sluice-fuzz` needs neither.
 .PHONY: fuzz
 fuzz: ## Run all checks of hostile input with libFuzzer, an hour together (FUZZ_SECONDS sets the time of each)

@@ -30,6 +30,7 @@ mod sidecar_overrides;
 mod sidecar_policy;
 mod sidecar_store;
 mod sidecar_stores;
+mod skew;
 mod soak;
 #[path = "../../store/tests/support/mod.rs"]
 mod support;
