@@ -43,6 +43,11 @@ interop: ## Run the tests with programs that CI does not have: 30 frameworks and
 	  $(CARGO) test -p sluice-tests --test integration -- traces:: span_below
 	tests/interop/envoy-gateway.sh
 
+.PHONY: skew
+skew: ## Run the sidecar of an older commit with today's operator (builds it once; SLUICE_SKEW_COMMIT)
+	tests/node/apt.sh test
+	tests/skew.sh
+
 # Needs `cargo install --locked cargo-fuzz --version 0.13.2` and a nightly compiler. `cargo test -p sluice-fuzz` needs neither.
 .PHONY: fuzz
 fuzz: ## Run all checks of hostile input with libFuzzer, an hour together (FUZZ_SECONDS sets the time of each)
@@ -66,9 +71,11 @@ pressure: ## Put the sidecar under each shape of pressure for a minute, in a cgr
 
 # KUBERNETES=1.30 chooses another version than the default, as SLUICE_KUBERNETES does in the environment.
 e2e e2e-build node: export SLUICE_KUBERNETES := $(or $(KUBERNETES),$(SLUICE_KUBERNETES))
+# HELM=4 chooses Helm 4 in place of Helm 3, as SLUICE_HELM does in the environment.
+chart e2e e2e-build node: export SLUICE_HELM := $(or $(HELM),$(SLUICE_HELM))
 
 .PHONY: e2e
-e2e: ## Run the end-to-end tests on a real Kubernetes node (root; KUBERNETES=1.30 chooses the version)
+e2e: ## Run the end-to-end tests on a real Kubernetes node (root; KUBERNETES=1.30 and HELM=4 choose versions)
 	tests/node/apt.sh node
 	tests/e2e.sh
 
@@ -110,7 +117,7 @@ fmt: ## Format the code
 	$(CARGO) fmt --manifest-path bench/limitador/Cargo.toml
 
 .PHONY: chart
-chart: ## Check the Helm chart: schemas of all Kubernetes versions, kube-score, alerts (installs what it needs)
+chart: ## Check the Helm chart: schemas of all Kubernetes versions, kube-score, alerts (installs what it needs; HELM=4)
 	hack/chart/check.sh
 
 .PHONY: lint

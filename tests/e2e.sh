@@ -5,7 +5,7 @@
 #   SLUICE_E2E_PREVIOUS   the commit from which the test of upgrades upgrades (HEAD~1)
 #   SLUICE_E2E_PROFILE    quick: images as in a release, of binaries that are compiled quickly (default); release: compiled as a
 #                         release does; dev: images of what `make build` has compiled, so that nothing is compiled for them alone
-#   SLUICE_KUBERNETES     the version of Kubernetes, see tests/node/assets.sh
+#   SLUICE_KUBERNETES     the version of Kubernetes, and SLUICE_HELM that of Helm: see tests/node/assets.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

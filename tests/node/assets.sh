@@ -5,6 +5,7 @@
 #   node        the same, and the rest of a node: controller manager, scheduler, kubelet, proxy, CoreDNS, Helm,
 #               pause, toolbox
 # SLUICE_KUBERNETES chooses the version of Kubernetes, for instance 1.30. The default is that of tools/kubernetes.
+# SLUICE_HELM chooses Helm 3, the default, or 4.
 # The Go modules in tools/ pin the versions. Results are cached in ${SLUICE_CACHE:-~/.cache/sluice}. A part is built
 # again only when its sources change. Standard output carries nothing but the directory.
 set -euo pipefail
@@ -43,13 +44,18 @@ if [ -n "${SLUICE_KUBERNETES:-}" ]; then
 fi
 default_version=$(module_version $default_module k8s.io/kubernetes)
 k8s_version=$(module_version "$k8s_module" k8s.io/kubernetes)
-helm_version=$(module_version tools/helm helm.sh/helm/v3)
-readonly default_module k8s_module default_version k8s_version helm_version
+case ${SLUICE_HELM:-3} in
+  3) helm=v3 helm_module=tools/helm ;;
+  4) helm=v4 helm_module=tools/helm-4 ;;
+  *) die "SLUICE_HELM is 3 or 4, not '$SLUICE_HELM'" ;;
+esac
+helm_version=$(module_version $helm_module helm.sh/helm/$helm)
+readonly default_module k8s_module default_version k8s_version helm helm_module helm_version
 k8s=k8s.io/kubernetes/cmd
 
 # A part is NAME DIRECTORY LDFLAGS PACKAGE.... Each binary is named after the last element of its package.
 helm_parts() { # helm_parts DO: call DO with each part
-  "$1" helm tools/helm "-X helm.sh/helm/v3/internal/version.version=$helm_version" helm.sh/helm/v3/cmd/helm
+  "$1" helm $helm_module "-X helm.sh/helm/$helm/internal/version.version=$helm_version" helm.sh/helm/$helm/cmd/helm
 }
 apiserver_parts() {
   "$1" apiserver "$k8s_module" "$(k8s_ldflags "$k8s_version")" $k8s/kube-apiserver
@@ -72,11 +78,14 @@ cache=$(cd "$cache" && pwd)
 root=$cache/kubernetes-${k8s_version#v}
 # What does not depend on the chosen version is here, and other versions have links to it.
 default_root=$cache/kubernetes-${default_version#v}
-mkdir -p {"$root","$default_root"}/{bin,stamps}
-readonly cache root default_root bin=$root/bin
+# The default Helm is there too. Another one is apart, and so are the programs that are offered with it.
+helm_root=$default_root offered=$root
+if [ $helm != v3 ]; then helm_root=$cache/helm-${helm_version#v} offered=$root-helm-${helm#v}; fi
+mkdir -p {"$root","$default_root","$helm_root"}/{bin,stamps} "$offered/bin"
+readonly cache root default_root helm_root offered bin=$offered/bin
 
 home() { # home NAME: print the directory of the part
-  case $1 in apiserver | node) echo "$root" ;; *) echo "$default_root" ;; esac
+  case $1 in apiserver | node) echo "$root" ;; helm) echo "$helm_root" ;; *) echo "$default_root" ;; esac
 }
 
 inputs() { # inputs DIRECTORY: print a digest of the part's sources
@@ -118,7 +127,7 @@ link() { # link PROGRAM: offer it in the printed directory
 link_part() { # link_part NAME DIRECTORY LDFLAGS PACKAGE...: unless the part is in the printed directory itself
   local home package
   home=$(home "$1")
-  [ "$home" != "$root" ] || return 0
+  [ "$home" != "$offered" ] || return 0
   for package in "${@:4}"; do link "$home/bin/${package##*/}"; done
 }
 
@@ -145,7 +154,7 @@ main() {
   if [ $stale = 1 ]; then
     exec 9>"$cache/kubernetes.lock" # one for all versions, because they share parts
     flock -n 9 || { log "waiting for another build"; flock 9; }
-    rm -rf {"$root","$default_root"}/build.* # left by a killed build: no other build runs while this one holds the lock
+    rm -rf {"$root","$default_root","$helm_root"}/build.* # left by a killed build: no other build runs while this one holds the lock
     $parts build
   fi
   $parts link_part

@@ -17,6 +17,7 @@ mod monitoring;
 mod obedient_clients;
 mod path_spellings;
 mod reconcile;
+mod releases;
 mod rights;
 mod service;
 mod service_policies;
@@ -29,6 +30,7 @@ mod sidecar_overrides;
 mod sidecar_policy;
 mod sidecar_store;
 mod sidecar_stores;
+mod skew;
 mod soak;
 #[path = "../../store/tests/support/mod.rs"]
 mod support;

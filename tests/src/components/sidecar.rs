@@ -21,6 +21,7 @@ pub struct Sidecar {
     pub address: String,
     /// Address for probes and metrics, `HOST:PORT`.
     pub admin: String,
+    program: PathBuf,
     signal: String,
     arguments: Vec<String>,
     directory: TempDir,
@@ -50,6 +51,23 @@ impl Sidecar {
         signal: &str,
         more_arguments: &[&str],
     ) -> Self {
+        let program = binary("sluice-sidecar");
+        Self::start_program(program, namespace, pod, operator, upstream, signal, more_arguments).await
+    }
+
+    /// Starts another release's sidecar, as [`Self::start_with`] does.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub async fn start_program(
+        program: PathBuf,
+        namespace: &TestNamespace,
+        pod: &Pod,
+        operator: &Operator,
+        upstream: &str,
+        signal: &str,
+        more_arguments: &[&str],
+    ) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let token = directory.path().join("token");
         std::fs::write(&token, namespace.token(pod, "sluice.dev").await).expect("the directory is writable");
@@ -65,11 +83,12 @@ impl Sidecar {
             "--debug-headers".to_owned(),
         ];
         arguments.extend(more_arguments.iter().map(|&argument| argument.to_owned()));
-        let process = spawn(&arguments, directory.path().join("sidecar.log"), signal);
+        let process = spawn(&program, &arguments, directory.path().join("sidecar.log"), signal);
         let mut this = Self {
             process,
             address: format!("127.0.0.1:{port}"),
             admin: format!("127.0.0.1:{admin}"),
+            program,
             signal: signal.to_owned(),
             arguments,
             directory,
@@ -81,7 +100,8 @@ impl Sidecar {
     /// Stops the sidecar and starts it again with the state that it kept.
     pub async fn restart(&mut self) {
         self.process.stop();
-        self.process = spawn(&self.arguments, self.directory.path().join("sidecar.log"), &self.signal);
+        self.process =
+            spawn(&self.program, &self.arguments, self.directory.path().join("sidecar.log"), &self.signal);
         self.wait_until_started().await;
     }
 
@@ -128,6 +148,6 @@ pub async fn flood(
     total
 }
 
-fn spawn(arguments: &[String], log: PathBuf, signal: &str) -> Process {
-    Process::start(&binary("sluice-sidecar"), arguments, &[], &log, signal)
+fn spawn(program: &Path, arguments: &[String], log: PathBuf, signal: &str) -> Process {
+    Process::start(program, arguments, &[], &log, signal)
 }

@@ -54,14 +54,22 @@ impl ControlPlane {
         command
     }
 
-    /// Returns the path of Helm, and builds it if necessary.
+    /// Returns the path of Helm, and builds it if necessary. `SLUICE_HELM` chooses its version.
     ///
     /// # Panics
     /// When it cannot be built.
     #[must_use]
     pub fn helm(&self) -> PathBuf {
-        let helm = assets().join("helm");
-        if helm.exists() { helm } else { build("helm").join("helm") }
+        build("helm", None).join("helm")
+    }
+
+    /// Returns the path of Helm `3` or `4`, as [`Self::helm`] does.
+    ///
+    /// # Panics
+    /// When it cannot be built.
+    #[must_use]
+    pub fn helm_of(&self, major: &str) -> PathBuf {
+        build("helm", Some(major)).join("helm")
     }
 
     /// Runs a command of a status message as it stands in a shell, with cluster-admin rights.
@@ -176,13 +184,15 @@ fn start_api_server(directory: &Path, arguments: &[String]) -> Process {
 
 /// Returns the directory of the Kubernetes binaries, and builds them if necessary.
 fn assets() -> PathBuf {
-    std::env::var_os("KUBEBUILDER_ASSETS").map_or_else(|| build("apiserver"), PathBuf::from)
+    std::env::var_os("KUBEBUILDER_ASSETS").map_or_else(|| build("apiserver", None), PathBuf::from)
 }
 
 /// Builds a part of `tests/node/assets.sh` unless it is there, and returns the directory.
-fn build(part: &str) -> PathBuf {
+fn build(part: &str, helm: Option<&str>) -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("node/assets.sh");
-    let output = Command::new(&script).arg(part).stderr(Stdio::inherit()).output();
+    let mut command = Command::new(&script);
+    command.arg(part).envs(helm.map(|helm| ("SLUICE_HELM", helm)));
+    let output = command.stderr(Stdio::inherit()).output();
     let output = output.unwrap_or_else(|error| panic!("{} cannot be run: {error}", script.display()));
     assert!(
         output.status.success(),
