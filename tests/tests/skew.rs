@@ -26,6 +26,19 @@ fn spec(header: &str, requests: usize) -> Value {
     })
 }
 
+/// Sends twice as many requests of a client as one policy admits, and expects that it admits exactly these.
+async fn expect_exactly(sidecar: &Sidecar, header: &str, client: &str, requests: usize) {
+    let mut admitted = 0;
+    for n in 0..2 * requests {
+        // Another client for each other policy.
+        let other = format!("{client}-{n}");
+        let mut headers = vec![(header, client)];
+        headers.extend(HEADERS.iter().filter(|name| **name != header).map(|name| (*name, other.as_str())));
+        admitted += usize::from(get(&sidecar.address, "/", &headers).await.status == 200);
+    }
+    assert_eq!(admitted, requests, "{header}: {client}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs programs of an older commit: tests/skew.sh"]
 async fn an_older_sidecar_refuses_one_policy_and_obeys_the_others() {
