@@ -72,6 +72,7 @@ fn least(limits: &[String], fields: &str, blobs: &Blobs, ask: impl Fn(&Engine)) 
         clock: Clock::system(),
         startup_policy: StartupPolicy::Forward,
         local_quota_keys: 0,
+        memory_keys: 1 << 20,
         load: Load::default(),
     };
     let engine = Engine::start(options, &mut Registry::default());

@@ -62,6 +62,7 @@ impl Process {
             clock: clock.clone(),
             startup_policy: StartupPolicy::Forward,
             local_quota_keys: 0,
+            memory_keys: 1 << 20,
             load: Load::default(),
         };
         let mut registry = Registry::default();
@@ -399,6 +400,32 @@ fn compare(seed: u64, runtime: &Runtime) -> bool {
 /// The rows of the table, by their words: the random policies leave these out.
 const LEFT_OUT: [&str; 6] =
     ["queue", "leakyBucket", "countWhen", "concurrency", "tiers", "header of a limit that marks"];
+
+#[test]
+fn hits_that_were_used_above_the_limit_are_reported_with_the_wait() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _entered = runtime.enter();
+    let limit = json!({
+        "name": "a", "mode": "Enforce", "onMissing": "Shared", "key": [{"descriptor": "user"}], "entryKeys": ["user"],
+        "matches": [{"rls": {"domain": "d", "entries": [{"key": "user"}]}}],
+        "kind": {"rates": {"base": [{"requests": 4, "periodMillis": 60_000, "algorithm": {"fixedWindow": "Clock"}}]}}
+    });
+    let policy = json!({
+        "namespace": "n", "name": "p", "mode": "Enforce", "onStoreFailure": "Deny", "consistency": "Strict",
+        "ambiguousPaths": "Match", "statusHeaders": ["RateLimit", "XRateLimit"], "limits": [limit]
+    });
+    let process = Process::start(&[policy], 1_800_000_000_000, &runtime).unwrap();
+    for (hits, is_over, wait) in [(3, false, None), (3, true, Some("60"))] {
+        let answer = runtime.block_on(process.ask(&[("user", "u")], Hits::Used(hits)));
+        let header = |name: &str| answer.headers.get(name).map(|value| value.to_str().unwrap());
+        assert_eq!((answer.is_over_limit(), header("retry-after")), (is_over, wait), "{:?}", answer.headers);
+        assert!(
+            header("ratelimit").is_some() && header("x-ratelimit-limit") == Some("4"),
+            "{:?}",
+            answer.headers
+        );
+    }
+}
 
 #[test]
 fn what_a_door_cannot_do_is_documented() {

@@ -39,6 +39,8 @@ pub struct EngineOptions {
     pub startup_policy: StartupPolicy,
     /// Number of keys that the local quota may count.
     pub local_quota_keys: usize,
+    /// Number of keys that a memory store may count.
+    pub memory_keys: usize,
     /// The load of the application, which the door measures while [`Engine::is_elastic`].
     pub load: Load,
 }
@@ -53,10 +55,10 @@ pub struct Engine {
 impl Engine {
     /// Starts without policies, and registers the metrics of decisions.
     pub fn start(options: EngineOptions, registry: &mut Registry) -> Self {
-        let EngineOptions { runtime, clock, startup_policy, local_quota_keys, load } = options;
+        let EngineOptions { runtime, clock, startup_policy, local_quota_keys, memory_keys, load } = options;
         let current = CurrentLimiters::default();
         let metrics = DecisionMetrics::register(registry, current.clone());
-        let stores = Stores::new(runtime, clock.clone(), local_quota_keys, current);
+        let stores = Stores::new(runtime, clock.clone(), (local_quota_keys, memory_keys), current);
         let publisher = Publisher::new(stores, metrics, load, startup_policy, clock);
         publisher.files().register(registry);
         Self { publisher, denials: Arc::default() }

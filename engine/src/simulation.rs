@@ -87,6 +87,7 @@ impl Simulation {
             clock: clock.clone(),
             startup_policy: StartupPolicy::Forward,
             local_quota_keys: 0,
+            memory_keys: 1 << 20,
             load: Load::default(),
         };
         let publisher = Engine::start(options, &mut Registry::default()).publisher().clone();

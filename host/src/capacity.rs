@@ -33,6 +33,13 @@ const LOCAL_KEYS_FRACTION: u64 = 8;
 const MIN_LOCAL_KEYS: u64 = 4_096;
 const MAX_LOCAL_KEYS: u64 = 65_536;
 
+/// Memory of one counter of a memory store, in bytes, of a limit with one or two rates.
+const MEMORY_KEY_BYTES: u64 = 256;
+/// A memory store may use the memory limit divided by this.
+const MEMORY_KEYS_FRACTION: u64 = 4;
+const MIN_MEMORY_KEYS: u64 = 16_384;
+const MAX_MEMORY_KEYS: u64 = 1 << 20;
+
 /// Returns the number of workers: the CPU quota, rounded up.
 pub fn workers() -> usize {
     let cpus = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -60,6 +67,11 @@ pub fn local_keys() -> usize {
     local_keys_in(cgroup::memory_limit())
 }
 
+/// Returns the number of keys that a memory store may count.
+pub fn memory_keys() -> usize {
+    memory_keys_in(cgroup::memory_limit())
+}
+
 fn connections_in(memory: Option<u64>) -> usize {
     let connections = |bytes: u64| (bytes / CONNECTION_BYTES).clamp(MIN_CONNECTIONS, MAX_CONNECTIONS);
     memory.map_or(MAX_CONNECTIONS, connections) as usize
@@ -73,6 +85,13 @@ fn local_keys_in(memory: Option<u64>) -> usize {
     let keys =
         |bytes: u64| (bytes / LOCAL_KEYS_FRACTION / LOCAL_KEY_BYTES).clamp(MIN_LOCAL_KEYS, MAX_LOCAL_KEYS);
     memory.map_or(MAX_LOCAL_KEYS, keys) as usize
+}
+
+fn memory_keys_in(memory: Option<u64>) -> usize {
+    let keys = |bytes: u64| {
+        (bytes / MEMORY_KEYS_FRACTION / MEMORY_KEY_BYTES).clamp(MIN_MEMORY_KEYS, MAX_MEMORY_KEYS)
+    };
+    memory.map_or(MAX_MEMORY_KEYS, keys) as usize
 }
 
 #[cfg(test)]
@@ -102,6 +121,12 @@ mod tests {
         ] {
             assert_eq!(memory_budget_in(memory), budget, "{memory:?}");
         }
+    }
+
+    #[test]
+    fn the_keys_of_a_memory_store_take_a_quarter_of_the_memory_limit() {
+        let keys = [None, Some(1 << 20), Some(128 << 20), Some(1 << 30)].map(memory_keys_in);
+        assert_eq!(keys, [1 << 20, 16_384, 131_072, 1 << 20]);
     }
 
     #[test]

@@ -266,6 +266,7 @@ impl Service {
                 clock,
                 startup_policy: StartupPolicy::Deny,
                 local_quota_keys: capacity::local_keys(),
+                memory_keys: capacity::memory_keys(),
                 load: Load::default(),
             },
             &mut registry,

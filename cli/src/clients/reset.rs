@@ -103,6 +103,7 @@ async fn in_store(args: ResetArgs, which: Which) -> Result<()> {
         clock: Clock::system(),
         startup_policy: StartupPolicy::Forward,
         local_quota_keys: 0,
+        memory_keys: 1 << 20,
         load: Load::default(),
     };
     let engine = Engine::start(options, &mut Registry::default());

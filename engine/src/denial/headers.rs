@@ -10,7 +10,7 @@ use crate::denial::reveal::Reveal;
 use crate::limit::active::ActiveLimit;
 use crate::limit::index::LimitIndex;
 use crate::limit::told::{Told, reset};
-use crate::limit::verdict::{Outcome, Verdict};
+use crate::limit::verdict::Verdict;
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -26,7 +26,10 @@ const MAX_INTEGER: u64 = 999_999_999_999_999;
 pub(crate) fn verdict_headers(verdict: &Verdict) -> HeaderMap {
     let mut headers = HeaderMap::new();
     write_status(verdict, Reveal::Nothing, &mut headers);
-    if let Some((seconds, limit)) = verdict.retry_after() {
+    // The configuration of a domain names its headers itself.
+    let of_policy =
+        verdict.retry_after().filter(|(_, limit)| verdict.snapshot.policy(*limit).domain.is_none());
+    if let Some((seconds, limit)) = of_policy {
         set_retry_after(&mut headers, seconds, verdict.snapshot.limit(limit));
     }
     headers
@@ -48,16 +51,16 @@ pub(crate) fn write_status(verdict: &Verdict, reveal: Reveal, headers: &mut Head
     }
     let snapshot = &*verdict.snapshot;
     let mut text = BytesMut::with_capacity(192);
-    let is_denial = matches!(verdict.outcome, Outcome::Deny(_) | Outcome::Wait(_));
+    let is_denial = verdict.is_denied();
     let reports = |limit: LimitIndex| snapshot.limit(limit).status_headers;
-    for (limit, decisions) in verdict.counted().filter(|(limit, _)| reports(*limit)[0]) {
+    for (limit, decisions) in verdict.reported().filter(|(limit, _)| reports(*limit)[0]) {
         for (name, _) in snapshot.rates(limit).names.with(decisions) {
             separate(&mut text);
             text.extend_from_slice(name.policy_item.as_bytes());
         }
     }
     insert(headers, RATE_LIMIT_POLICY, &mut text, Value::Repeats);
-    for (limit, decisions) in verdict.counted().filter(|(limit, _)| reports(*limit)[0]) {
+    for (limit, decisions) in verdict.reported().filter(|(limit, _)| reports(*limit)[0]) {
         for (name, decision) in snapshot.rates(limit).names.with(decisions) {
             separate(&mut text);
             text.extend_from_slice(name.item.as_bytes());
@@ -71,7 +74,7 @@ pub(crate) fn write_status(verdict: &Verdict, reveal: Reveal, headers: &mut Head
     }
     insert(headers, RATE_LIMIT, &mut text, Value::Changes);
     // These headers have room for one rate. In a denial, another limit than the one that denies is not described.
-    let told = verdict.counted().filter(|(limit, _)| is_denial || reports(*limit)[1]);
+    let told = verdict.reported().filter(|(limit, _)| is_denial || reports(*limit)[1]);
     let Some(told) = Told::of(snapshot, is_denial, told).filter(|told| reports(told.limit)[1]) else {
         return;
     };

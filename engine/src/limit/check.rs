@@ -137,11 +137,11 @@ pub(crate) async fn check_whole(
     states: &mut States,
     deadline: Option<Instant>,
 ) -> Answered {
-    let (of_task, slots, mut asked) = (snapshot.clone(), slots.clone(), std::mem::take(parts));
+    let (of_task, slots, mut asked) = (snapshot.clone(), slots.clone(), parts.clone());
     let task = tokio::spawn(async move {
         let mut states = States::new();
         let result = check(&slots, &of_task, &mut asked, &mut states, deadline).await;
-        (result, asked, states)
+        (result, states)
     });
     let mut waiting = Waiting { snapshot, task: Some(task) };
     let finished = match &mut waiting.task {
@@ -149,15 +149,18 @@ pub(crate) async fn check_whole(
         None => return Err(LOST),
     };
     waiting.task = None;
-    let result;
-    (result, *parts, *states) = finished.map_err(|_| LOST)?;
+    let (result, found) = finished.map_err(|_| LOST)?;
+    if result.is_ok() {
+        parts.clear();
+        *states = found;
+    }
     result
 }
 
 /// Refunds the charges of a check that nobody waits for any more.
 struct Waiting<'a> {
     snapshot: &'a Arc<Snapshot>,
-    task: Option<JoinHandle<(Answered, Parts, States)>>,
+    task: Option<JoinHandle<(Answered, States)>>,
 }
 
 impl Drop for Waiting<'_> {
@@ -165,7 +168,7 @@ impl Drop for Waiting<'_> {
         let Some(task) = self.task.take() else { return };
         let snapshot = self.snapshot.clone();
         correction::spawn(async move {
-            if let Ok((_slots, _, states)) = task.await {
+            if let Ok((_slots, states)) = task.await {
                 states.iter().for_each(|state| refund(&snapshot, &state.part, &state.checked, false));
             }
         });

@@ -11,11 +11,11 @@ use crate::limit::active::Effect;
 use crate::limit::asked_alone::ask_alone;
 use crate::limit::check::{Answered, check, check_whole};
 use crate::limit::delay_queue::Delay;
-use crate::limit::held::Held;
 use crate::limit::index::LimitIndex;
 use crate::limit::query::{Beside, Intent, Parts, Query};
 use crate::limit::queue::Wait;
-use crate::limit::settle::Upload;
+use crate::limit::reservation::{Open, begin};
+use crate::limit::settle::{Charges, Upload};
 use crate::limit::slots::{Slot, Slots};
 use crate::limit::snapshot::Snapshot;
 use crate::limit::state::{State, States};
@@ -119,8 +119,10 @@ async fn ask_with_beside(
 ) -> Answered {
     let snapshot = verdict.snapshot.clone();
     let deadline = query.deadline;
+    let mut unheard = Unheard::of(&snapshot, query);
+    let of_outcome = (query.is_forwarded, upload);
     let beside = std::mem::take(&mut query.beside).into_iter();
-    let beside = join_all(beside.map(|one| ask_beside(slots, &snapshot, one, deadline)));
+    let beside = join_all(beside.map(|one| ask_beside(slots, &snapshot, one, of_outcome, deadline)));
     let (result, beside) = if query.has_queue {
         // A request that waits is checked several times, but counts once.
         let result = ask(&snapshot, query, &mut verdict.states, slots).await;
@@ -129,48 +131,77 @@ async fn ask_with_beside(
     } else {
         join(ask(&snapshot, query, &mut verdict.states, slots), beside).await
     };
-    for (one, acquired) in beside {
+    unheard.reserved.clear();
+    for (one, acquired, charges) in beside {
         verdict.held.slots.extend(acquired);
-        if let (true, Ok(state)) = (one.intent.needs_room() && query.is_forwarded, &one.state) {
-            keep_charges(&snapshot, &mut verdict.held, state, upload);
-        }
+        verdict.held.charges.extend(charges);
         verdict.beside.push(one);
     }
     result
 }
 
-/// Asks for one counter alone.
+/// Reservations of a query whose caller may leave before all of it is answered. They are settled then, as if nothing had been used.
+struct Unheard<'a> {
+    snapshot: &'a Arc<Snapshot>,
+    reserved: Vec<Open>,
+}
+
+impl<'a> Unheard<'a> {
+    fn of(snapshot: &'a Arc<Snapshot>, query: &Query) -> Self {
+        let parts = query.parts.iter().chain(query.beside.iter().map(|one| &one.part));
+        let reserved = parts.flat_map(|part| (0..part.limits.len()).filter_map(|n| Open::of(part, n, None)));
+        Self { snapshot, reserved: reserved.collect() }
+    }
+}
+
+impl Drop for Unheard<'_> {
+    fn drop(&mut self) {
+        for open in self.reserved.drain(..) {
+            // Without room for it, what was reserved stays charged.
+            let _ = begin(self.snapshot, open, Some(0), drop);
+        }
+    }
+}
+
+/// Asks for one counter alone. Returns what is held of it: if the caller leaves, what its outcome would have corrected is refunded.
 async fn ask_beside(
     slots: &Slots,
     snapshot: &Arc<Snapshot>,
     beside: Beside,
+    (is_forwarded, upload): (bool, Option<&Upload>),
     deadline: Option<Instant>,
-) -> (StateBeside, Vec<Slot>) {
-    let Beside { part, intent } = beside;
+) -> (StateBeside, Vec<Slot>, Charges) {
+    let Beside { part, intent, denies } = beside;
     let (limit, key) = (part.limits[0], part.counters[0].key);
-    let told = |state, settled| StateBeside { limit, key, intent, state, settled };
+    let told = |state, settled| StateBeside { limit, key, intent, denies, state, settled };
     let settles = part.reserved.is_some() || snapshot.limit(limit).settlement.is_some();
     match intent {
         Intent::Consume | Intent::Reserve(_) => {
             let (mut parts, mut states) = (smallvec::smallvec![part], States::new());
             let result = check_safely(slots, snapshot, &mut parts, &mut states, (settles, deadline)).await;
             match result.map(|acquired| (states.pop(), acquired)) {
-                Ok((Some(state), acquired)) => (told(Ok(state), None), acquired),
-                Ok((None, acquired)) => (told(Err(""), None), acquired),
-                Err(error) => (told(Err(error.as_str()), None), Vec::new()),
+                Ok((Some(state), acquired)) => {
+                    let mut charges = Charges::default();
+                    if is_forwarded {
+                        keep_charges(snapshot, &mut charges, &state, upload);
+                    }
+                    (told(Ok(state), None), acquired, charges)
+                }
+                Ok((None, acquired)) => (told(Err(""), None), acquired, Charges::default()),
+                Err(error) => (told(Err(error.as_str()), None), Vec::new(), Charges::default()),
             }
         }
         Intent::Peek | Intent::Charge | Intent::GiveBack | Intent::Settle(_) => {
             let (state, settled) = ask_alone(slots, snapshot, part, intent, deadline).await;
-            (told(state, settled), Vec::new())
+            (told(state, settled), Vec::new(), Charges::default())
         }
     }
 }
 
 /// Keeps the charges of a part that the outcome of the request corrects.
-fn keep_charges(snapshot: &Snapshot, held: &mut Held, state: &State, upload: Option<&Upload>) {
+fn keep_charges(snapshot: &Snapshot, charges: &mut Charges, state: &State, upload: Option<&Upload>) {
     for (n, (limit, counter)) in state.part.iter().enumerate() {
-        held.charges.add(snapshot, limit, counter, state.checked.charged(n), upload);
+        charges.add(snapshot, limit, counter, state.checked.charged(n), upload);
     }
 }
 
@@ -191,7 +222,7 @@ fn outcome(query: &Query, verdict: &mut Verdict, upload: Option<&Upload>) -> Out
         Ok(delay) => {
             let delay = delay.map(Box::new);
             if query.settles && query.is_forwarded {
-                states.iter().for_each(|state| keep_charges(snapshot, held, state, upload));
+                states.iter().for_each(|state| keep_charges(snapshot, &mut held.charges, state, upload));
             }
             Outcome::Admit(delay)
         }

@@ -73,6 +73,8 @@ pub(crate) type Parts = SmallVec<[Part; 1]>;
 pub(crate) struct Beside {
     pub(crate) part: Part,
     pub(crate) intent: Intent,
+    /// Whether the request is denied without room. It is not, if the limit, its rule or the question only observes.
+    pub(crate) denies: bool,
 }
 
 /// A query.
@@ -199,7 +201,7 @@ impl Query {
     pub(crate) fn observe(&mut self, snapshot: &Snapshot, limit: LimitIndex, counter: PlannedCounter) {
         let mut part = Part::of_one(snapshot.store(limit), limit, counter, None);
         part.has_slots = snapshot.limit(limit).concurrency.is_some();
-        self.beside.push(Beside { part, intent: Intent::Consume });
+        self.beside.push(Beside { part, intent: Intent::Consume, denies: false });
     }
 
     /// Returns this query with nothing but what is read of some of its limits.

@@ -48,20 +48,20 @@ pub(crate) fn record<'a>(
     }
     verdict.beside.iter().for_each(|one| count_beside(verdict, one));
     verdict.beside_refused.iter().for_each(|&limit| snapshot.limit(limit).count_passed_denial());
-    let note = |limit: LimitIndex, key: KeyHash| {
+    let note = |limit: LimitIndex, key: KeyHash, is_passed: bool| {
         let active = snapshot.limit(limit);
-        let is_observed = matches!(active.effect, Effect::Observe);
+        let is_observed = is_passed && !matches!(active.effect, Effect::Mark(_));
         active.denied_clients.count(key.0, now.into(), is_observed, || describe(limit, key).client);
         log.denied(snapshot, limit, key, now, || describe(limit, key));
     };
     for (limit, key) in verdict.passed() {
-        key.into_iter().for_each(|key| note(limit, key));
+        key.into_iter().for_each(|key| note(limit, key, true));
     }
     let charged = verdict.beside.iter().filter(|one| one.intent == Intent::Charge && one.has_no_room());
-    charged.for_each(|one| note(one.limit, one.key));
+    charged.for_each(|one| note(one.limit, one.key, !one.denies));
     match &verdict.outcome {
-        Outcome::Deny(Reason::Limits) => verdict.denials().for_each(|(limit, key)| note(limit, key)),
-        Outcome::Deny(Reason::NotQueued(denial)) => note(denial.limit, denial.key),
+        Outcome::Deny(Reason::Limits) => verdict.denials().for_each(|(limit, key)| note(limit, key, false)),
+        Outcome::Deny(Reason::NotQueued(denial)) => note(denial.limit, denial.key, false),
         Outcome::Admit(_) | Outcome::Wait(_) | Outcome::Deny(_) | Outcome::Unknown(_) => {}
     }
 }
@@ -118,13 +118,12 @@ fn record_keys(verdict: &Verdict, state: &State) {
 fn count_beside(verdict: &Verdict, one: &StateBeside) {
     let limit = verdict.snapshot.limit(one.limit);
     let metrics = &limit.metrics;
-    let observes = match one.intent {
-        Intent::Consume | Intent::Reserve(_) => true,
-        Intent::Charge => false,
+    match one.intent {
+        Intent::Consume | Intent::Reserve(_) | Intent::Charge => {}
         Intent::Peek | Intent::GiveBack | Intent::Settle(_) => return,
-    };
+    }
     let Ok(state) = one.state.as_ref() else {
-        if observes { &metrics.fallback_admitted } else { &metrics.fallback_denied }.inc();
+        if one.denies { &metrics.fallback_denied } else { &metrics.fallback_admitted }.inc();
         return;
     };
     if !state.checked.is_counted(0) {
@@ -133,10 +132,10 @@ fn count_beside(verdict: &Verdict, one: &StateBeside) {
     }
     record_keys(verdict, state);
     let admitted = state.checked.outcome.response.admitted;
-    match (admitted, observes) {
+    match (admitted, one.denies) {
         (true, _) => drop(metrics.admitted.inc()),
-        (false, true) => limit.count_passed_denial(),
-        (false, false) => drop(metrics.denied.inc()),
+        (false, true) => drop(metrics.denied.inc()),
+        (false, false) => limit.count_passed_denial(),
     }
     if state.checked.by_local_quota() {
         metrics.by_local_quota(admitted).inc();

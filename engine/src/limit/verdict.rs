@@ -81,6 +81,8 @@ pub(crate) struct StateBeside {
     pub(crate) limit: LimitIndex,
     pub(crate) key: KeyHash,
     pub(crate) intent: Intent,
+    /// Whether the request is denied without room.
+    pub(crate) denies: bool,
     /// The answer, or the store's failure.
     pub(crate) state: Result<State, &'static str>,
     /// Whether a settlement has found its reservation.
@@ -112,6 +114,19 @@ impl Verdict {
         self.states.iter().flat_map(State::counted).map(|(_, limit, own)| (limit, own))
     }
 
+    /// Iterates over the limits that answers report: those that were counted, and those that were charged, given back or read alone.
+    pub(crate) fn reported(&self) -> impl Iterator<Item = (LimitIndex, &[Decision])> {
+        let alone = self.beside.iter().filter(|one| self.snapshot.limit(one.limit).denies());
+        let alone = alone.filter_map(|one| one.state.as_ref().ok()).flat_map(State::counted);
+        self.counted().chain(alone.map(|(_, limit, own)| (limit, own)))
+    }
+
+    /// Reports whether a limit denies: one that was asked for with others, or alone.
+    pub(crate) fn is_denied(&self) -> bool {
+        matches!(self.outcome, Outcome::Deny(_) | Outcome::Wait(_))
+            || self.beside.iter().any(|one| one.denies && one.has_no_room())
+    }
+
     /// Iterates over the limits that deny the request, with its keys.
     pub(crate) fn denials(&self) -> impl Iterator<Item = (LimitIndex, KeyHash)> {
         self.states.iter().flat_map(|state| {
@@ -136,14 +151,14 @@ impl Verdict {
 
     /// Returns the rate that a denial is due to, which decides about the response.
     pub(crate) fn told_denial(&self) -> Option<Told> {
-        Told::of(&self.snapshot, true, self.counted())
+        Told::of(&self.snapshot, true, self.reported())
     }
 
     /// Returns the seconds after which a query that is denied would be admitted, with the limit that says so; `None` if it is not denied,
     /// or no wait helps. The limit makes it longer at random.
     pub(crate) fn retry_after(&self) -> Option<(u64, LimitIndex)> {
         let (seconds, limit) = match &self.outcome {
-            Outcome::Deny(Reason::Limits) => {
+            Outcome::Deny(Reason::Limits) | Outcome::Admit(_) if self.is_denied() => {
                 let told = self.told_denial()?;
                 (told.retry_after()?, told.limit)
             }

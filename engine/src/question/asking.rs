@@ -84,7 +84,7 @@ type Known<'a> = Result<(&'a State, usize, &'a [Decision]), &'static str>;
 impl Asking<'_> {
     /// Decides the question, and writes the statuses. The calls to the store may take so long together.
     pub(crate) async fn decide(&self, groups: Groups, budget: Duration, findings: &mut Findings) -> Verdict {
-        let (asked, alone, mut query) = groups.query(self.snapshot, Deadline::now() + budget);
+        let (asked, alone, mut query) = groups.query(self.snapshot, self.is_shadow, Deadline::now() + budget);
         let verdict = decide(self.snapshot.clone(), &mut query, self.engine.publisher().slots()).await;
         let all = || asked.iter().chain(&alone);
         record(&verdict, self.engine.denials(), Instant::now(), |limit, key| {
@@ -135,8 +135,10 @@ impl Asking<'_> {
             };
             self.tell(one, known, has_room, findings);
         }
-        if matches!(verdict.outcome, Outcome::Deny(_)) && !self.is_shadow {
-            // Limits in Shadow have reserved something for a request that is denied.
+        let is_over = |status: &Status| status.outcome == status::Outcome::OverLimit;
+        let is_denied = matches!(verdict.outcome, Outcome::Deny(_)) || findings.statuses.iter().any(is_over);
+        if is_denied && !self.is_shadow {
+            // Limits in Shadow, or those beside a report that is over its limit, have reserved something for a request that is denied.
             self.give_up(findings.reservation.take());
         }
         verdict
@@ -151,8 +153,8 @@ impl Asking<'_> {
             Ok((state, n, decisions)) => {
                 findings.store_failure = findings.store_failure.or(state.checked.failure());
                 let charged = state.checked.charged(n);
-                let is_settled = matches!(one.intent, Intent::Settle(_));
-                if charged != Reservation::Nothing && one.counter.cost > 0 && !is_settled {
+                let charges = matches!(one.intent, Intent::Consume | Intent::Reserve(_) | Intent::Charge);
+                if charges && charged != Reservation::Nothing && one.counter.cost > 0 {
                     self.note_charge(one, charged, state.checked.is_listed(&state.part, n), findings);
                 }
                 let told = Told::of(snapshot, !has_room, std::iter::once((one.limit, decisions)));
@@ -234,7 +236,12 @@ impl Asking<'_> {
 
 impl Groups {
     /// Makes the query. Returns what is asked together and alone, in the order of the query.
-    fn query(mut self, snapshot: &Snapshot, deadline: Deadline) -> (Vec<Asked>, Vec<Asked>, Query) {
+    fn query(
+        mut self,
+        snapshot: &Snapshot,
+        is_shadow: bool,
+        deadline: Deadline,
+    ) -> (Vec<Asked>, Vec<Asked>, Query) {
         let mut query = Query {
             deadline: Some(deadline),
             refused: self.refused,
@@ -271,6 +278,7 @@ impl Groups {
             .map(|one| Beside {
                 part: Part::of_one(snapshot.store(one.limit), one.limit, one.counter.clone(), reserved(one)),
                 intent: one.intent,
+                denies: !(one.is_observed || one.is_quota || is_shadow),
             })
             .collect();
         (asked, alone, query)

@@ -36,10 +36,11 @@ impl Stores {
     pub(crate) fn new(
         runtime: Handle,
         clock: Clock,
-        local_quota_keys: usize,
+        (local_quota_keys, memory_keys): (usize, usize),
         current: CurrentLimiters,
     ) -> Self {
-        let runtime = StoreRuntime { runtime, clock, local_quota_keys, closing: TaskTracker::new() };
+        let runtime =
+            StoreRuntime { runtime, clock, local_quota_keys, memory_keys, closing: TaskTracker::new() };
         Self { runtime, named: BTreeMap::new(), current }
     }
 

@@ -21,8 +21,6 @@ use tokio_util::task::TaskTracker;
 use crate::stores::limiter_handle::LimiterHandle;
 use crate::stores::store_state::StoreState;
 
-/// Number of keys that a memory store holds.
-const MEMORY_KEYS: usize = 1 << 20;
 /// Time that a store has to connect. Afterwards it replaces the other one in any case.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which the health of a connecting store is read.
@@ -43,6 +41,7 @@ pub(super) struct StoreRuntime {
     pub(super) clock: Clock,
     /// Number of keys that the local quota may count.
     pub(super) local_quota_keys: usize,
+    pub(super) memory_keys: usize,
     /// Tasks that close replaced limiters.
     pub(super) closing: TaskTracker,
 }
@@ -190,7 +189,9 @@ impl StoreRuntime {
             ..LimiterOptions::default()
         };
         Arc::new(match (choice, redis) {
-            (StoreChoice::Memory, _) => Limiter::in_memory(MemoryStore::new(MEMORY_KEYS, self.clock.clone())),
+            (StoreChoice::Memory, _) => {
+                Limiter::in_memory(MemoryStore::new(self.memory_keys, self.clock.clone()))
+            }
             (StoreChoice::Access(access), Some(store)) => {
                 Limiter::in_redis(store, &options(access.redis.latency_budget), predecessor)
             }

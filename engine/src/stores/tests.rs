@@ -61,7 +61,7 @@ async fn in_use(stores: &mut Stores, choice: &StoreChoice) -> LimiterHandle {
 
 #[tokio::test]
 async fn local_counts_continue_in_a_new_limiter_if_keys_keep_their_meaning() {
-    let mut stores = Stores::new(Handle::current(), Clock::system(), 64, CurrentLimiters::default());
+    let mut stores = Stores::new(Handle::current(), Clock::system(), (64, 1024), CurrentLimiters::default());
     let counters = [counter(Consistency::Local), counter(Consistency::Strict)];
     let first = in_use(&mut stores, &access(|_| {})).await;
     for counter in &counters {
@@ -106,7 +106,7 @@ async fn local_counts_continue_in_a_new_limiter_if_keys_keep_their_meaning() {
 
 #[tokio::test]
 async fn a_replaced_limiter_is_closed_after_its_last_user() {
-    let mut stores = Stores::new(Handle::current(), Clock::system(), 64, CurrentLimiters::default());
+    let mut stores = Stores::new(Handle::current(), Clock::system(), (64, 1024), CurrentLimiters::default());
     let old = in_use(&mut stores, &access(|_| {})).await;
     in_use(&mut stores, &access(|access| access.redis.password = Some(Secret::new("new")))).await;
     assert_eq!(stores.runtime.closing.len(), 1);
@@ -117,7 +117,7 @@ async fn a_replaced_limiter_is_closed_after_its_last_user() {
 
 #[tokio::test]
 async fn stores_have_limiters_of_their_own_and_one_that_is_not_used_is_closed() {
-    let mut stores = Stores::new(Handle::current(), Clock::system(), 64, CurrentLimiters::default());
+    let mut stores = Stores::new(Handle::current(), Clock::system(), (64, 1024), CurrentLimiters::default());
     let stores_of_pod =
         BTreeMap::from([("a".to_owned(), StoreChoice::Memory), ("b".to_owned(), StoreChoice::Memory)]);
     let choices = StoreChoices { stores: stores_of_pod, namespaces: None };

@@ -171,6 +171,7 @@ impl Sidecar {
             clock,
             startup_policy,
             local_quota_keys: capacity::local_keys(),
+            memory_keys: capacity::memory_keys(),
             load: in_flight.load.clone(),
         };
         let engine = Engine::start(options, &mut registry);

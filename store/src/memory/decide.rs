@@ -54,7 +54,7 @@ impl MemoryStore {
         let mut ids: Ids = check.iter().map(|counter| counter.limit.counter_id(counter.key)).collect();
         loop {
             let mut locked = self.lock_all(&ids, now);
-            let Some(reserved) = self.reserve_all(&locked, check, &mut ids, now) else {
+            let Some(reserved) = self.reserve_all(&mut locked, check, &mut ids, now) else {
                 // An overflow counter may be in a shard that is not locked, so all shards are locked again.
                 continue;
             };
@@ -82,7 +82,13 @@ impl MemoryStore {
 
     /// Reserves room for the counters that do not exist. Returns for how many. If there is no room for some of them, reserves
     /// nothing, replaces their ids by those of the overflow counters of their limits, and returns `None`.
-    fn reserve_all(&self, locked: &Locked<'_>, check: &[Counter], ids: &mut Ids, now: u64) -> Option<usize> {
+    fn reserve_all(
+        &self,
+        locked: &mut Locked<'_>,
+        check: &[Counter],
+        ids: &mut Ids,
+        now: u64,
+    ) -> Option<usize> {
         let (mut reserved, mut is_full) = (0, false);
         for (id, counter) in ids.iter_mut().zip(check) {
             let shard = locked.shard(*id);
@@ -96,6 +102,9 @@ impl MemoryStore {
             if has_room && self.reserve() {
                 reserved += 1;
             } else {
+                if has_room {
+                    locked.shard_mut(*id).hurry();
+                }
                 (is_full, *id) = (true, counter.limit.counter_id(OVERFLOW));
             }
         }
@@ -212,9 +221,12 @@ impl MemoryStore {
         order.sort_unstable();
         order.dedup();
         let mut locked = Locked(order.into_iter().map(|shard| (shard, self.lock(shard))).collect());
+        let mut swept = false;
         for (_, shard) in &mut locked.0 {
-            if shard.tick() {
+            // A check sweeps once, however many of its shards are due: the others are due at the next one.
+            if shard.tick() && !swept {
                 self.sweep(shard, now);
+                swept = true;
             }
         }
         locked

@@ -10,6 +10,8 @@ use crate::check::Records;
 const CHECKS_PER_SWEEP: usize = 64;
 /// A sweep visits all counters of a shard, after a quarter as many checks: four visits a check.
 const COUNTERS_PER_CHECK: usize = 4;
+/// So many checks a sweep comes nearer for each new key without room.
+const HURRY: usize = 64;
 /// A table with so many times more room than counters is made smaller.
 const ROOM: usize = 4;
 
@@ -89,6 +91,11 @@ impl Shard {
     pub(super) fn tick(&mut self) -> bool {
         self.checks += 1;
         self.checks >= CHECKS_PER_SWEEP.max(self.counters.len() / COUNTERS_PER_CHECK)
+    }
+
+    /// Brings the next sweep nearer, because the store has no room: expired counters may take it.
+    pub(super) fn hurry(&mut self) {
+        self.checks += HURRY;
     }
 
     /// Removes the expired counters. Returns their number.

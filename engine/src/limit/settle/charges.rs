@@ -65,6 +65,13 @@ impl Charges {
         self.0.is_none()
     }
 
+    /// Adds other charges of the request.
+    pub(crate) fn extend(&mut self, others: Self) {
+        if let Some(mut others) = others.0 {
+            self.open().all.append(&mut others.all);
+        }
+    }
+
     /// Adds the meter of the request's body.
     pub(crate) fn meter(&mut self, meter: UploadMeter) {
         self.open().meter = Some(meter);
