@@ -128,8 +128,8 @@ fn refund(snapshot: &Arc<Snapshot>, part: &Part, checked: &Checked, all: bool) {
     }
 }
 
-/// Checks parts as [`check`] does, in a task. If the caller is dropped, what the outcome would have corrected or somebody settled is refunded,
-/// because the request is never forwarded, and nobody hears of a reservation.
+/// Checks parts as [`check`] does, in a task. If the caller is dropped, what the outcome would have corrected or somebody settled is
+/// refunded, because the request is never forwarded, and nobody hears of a reservation.
 pub(crate) async fn check_whole(
     slots: &Slots,
     snapshot: &Arc<Snapshot>,

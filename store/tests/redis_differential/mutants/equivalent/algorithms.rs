@@ -209,12 +209,6 @@ pub(super) const LIST: &[Equivalent] = &[
     },
     Equivalent {
         file: "log.lua",
-        before: "less - more < kept - newer and less - more",
-        after: &["less + more < kept - newer and less - more", "less - more < kept - newer and less + more"],
-        reason: "One of both is 0.",
-    },
-    Equivalent {
-        file: "log.lua",
         before: "more - less < requests and more - less",
         after: &["more + less < requests and more - less", "more - less < requests and more + less"],
         reason: "One of both is 0.",
