@@ -57,7 +57,7 @@ local function log_rules()
     local newer = 0
     while newer < kept and unpack('<I6', instants, newer * 6 + 1) > instant do newer = newer + 1 end
     if less > more then
-      instants = sub(instants, 1, newer * 6) .. sub(instants, (newer + less - more) * 6 + 1)
+      instants = sub(instants, 1, newer * 6) .. sub(instants, (newer + less) * 6 + 1)
     else
       local added = more - less < requests and more - less or requests
       instants = sub(instants, 1, newer * 6) .. rep(pack('<I6', instant), added) .. sub(instants, newer * 6 + 1)
