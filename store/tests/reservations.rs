@@ -208,9 +208,10 @@ proptest! {
             let steps: Vec<_> = steps.iter().filter(|step| !is_bucket || !matches!(step, Step::Pass(_))).cloned().collect();
             let clock = Clock::manual(0);
             clock.advance_micros(1_700_000_000_000_000);
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let _entered = runtime.enter();
             let limiter = Limiter::in_memory(MemoryStore::new(1000, clock.clone()));
             let counter = Counter::new(limiter, "memory", algorithm, YEAR, Some(clock));
-            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             runtime.block_on(counter.follow(&steps));
         }
     }
