@@ -239,7 +239,7 @@ impl Engine {
         }
         let matched = Query::find_among(&snapshot, applies, &request);
         let mut prepared = PreparedCheck::new(snapshot.clone(), check);
-        prepared.add_matched(matched)?;
+        prepared.add_matched(&matched)?;
         prepared.describe(&request);
         Ok(prepared)
     }
@@ -390,7 +390,7 @@ impl<'a> PreparedCheck<'a> {
         self.uncounted.push((at, status));
     }
 
-    fn add_matched(&mut self, matched: Query) -> Result<(), CheckError> {
+    fn add_matched(&mut self, matched: &Query) -> Result<(), CheckError> {
         if matched.meets_too_many {
             return Err(CheckError::TooManyLimits);
         }

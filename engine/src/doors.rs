@@ -187,7 +187,7 @@ fn told_by_check(answer: &CheckAnswer) -> Told {
     let limits = enforced.filter(|one| one.status.outcome != Outcome::Observed);
     let denied = || answer.limits.iter().filter(|one| one.status.outcome == Outcome::OverLimit);
     let waits = denied().map(|one| one.status.retry_after_seconds);
-    let longest = waits.fold(Some(0), |longest, wait| Some(longest?.max(wait?)));
+    let longest = waits.clone().try_fold(0, |longest: u64, wait| Some(longest.max(wait?)));
     Told {
         admitted: answer.is_allowed(),
         limits: limits

@@ -109,7 +109,7 @@ impl Asking<'_> {
             let known = states.next().ok_or(fault);
             let has_room = match known {
                 Ok((.., decisions)) => {
-                    !denies(decisions) && !(is_ledger_full && matches!(one.intent, Intent::Reserve(_)))
+                    !(denies(decisions) || is_ledger_full && matches!(one.intent, Intent::Reserve(_)))
                 }
                 Err(_) => false,
             };
