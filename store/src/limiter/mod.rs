@@ -1,7 +1,7 @@
 //! The entry point to all counters. A caller describes each limit once as a [`LimitPlan`](crate::plan::LimitPlan)
 //! and then checks requests against plans; it does not need to know which store counts them.
 //!
-//! - [`handle`]: [`Limiter`](handle::Limiter): its start, its succession and its end. [`core`]: the state that checks and
+//! - [`handle`]: [`Limiter`]: its start, its succession and its end. [`core`]: the state that checks and
 //!   background work share. [`any_store`]: the store that was configured, or none.
 //! - [`outcome`]: the options of a limiter and the result of a check.
 //! - [`check`]: one check from top to bottom, with the [`denial_cache`] and the [`reservations`] it makes on
