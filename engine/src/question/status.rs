@@ -62,8 +62,7 @@ impl Status {
     }
 
     /// Orders decisions about one request: the greatest is the one that a client should know.
-    #[must_use]
-    pub fn strictness(&self) -> (Outcome, std::cmp::Reverse<u64>) {
+    fn strictness(&self) -> (Outcome, std::cmp::Reverse<u64>) {
         (self.outcome, std::cmp::Reverse(self.remaining))
     }
 
