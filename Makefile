@@ -29,11 +29,12 @@ test: ## Run all tests that need no privileges (installs Redis and etcd, fetches
 	  export SLUICE_VALKEY="$${SLUICE_VALKEY:-$$(tests/node/valkey.sh)}" && \
 	  export SLUICE_REDIS_6_2="$${SLUICE_REDIS_6_2:-$$(tests/node/redis62.sh)}" && \
 	  export SLUICE_H2SPEC="$${SLUICE_H2SPEC:-$$(tests/node/h2spec.sh)}" && \
-	  export SLUICE_ENVOY="$${SLUICE_ENVOY:-$$(bench/tools/install.sh envoy)}" && set -x && \
+	  export SLUICE_ENVOY="$${SLUICE_ENVOY:-$$(bench/tools/install.sh envoy)}" && \
+	  export SLUICE_CADDY="$${SLUICE_CADDY:-$$(bench/tools/install.sh caddy)}" && set -x && \
 	  $(CARGO) build $(BINARIES) && tests/run.py --workspace
 
 .PHONY: interop
-interop: ## Run the tests with programs that CI does not have: 30 frameworks and servers (Mono from Debian), Tomcat (Java and Maven), ratelimit, an OpenTelemetry collector and Envoy Gateway (Go, root)
+interop: ## Run the tests with programs that CI does not have: 30 frameworks and servers (Mono from Debian), Tomcat (Java and Maven), ratelimit, an OpenTelemetry collector, oauth2-proxy, Traefik and Envoy Gateway (Go, root)
 	tests/node/apt.sh interop
 	$(CARGO) build -p sluice && $(CARGO) test -p sluice-tests --test integration -- path_spellings:: --include-ignored
 	$(CARGO) test -p sluice-tests --test integration -- live_readings:: --include-ignored --test-threads=1
@@ -41,6 +42,10 @@ interop: ## Run the tests with programs that CI does not have: 30 frameworks and
 	export SLUICE_OTELCOL="$$(tests/node/otelcol.sh)" SLUICE_ENVOY="$$(bench/tools/install.sh envoy)" && \
 	  $(CARGO) build -p sluice -p sluice-service --bins && \
 	  $(CARGO) test -p sluice-tests --test integration -- traces:: span_below
+	export SLUICE_ENVOY="$$(bench/tools/install.sh envoy)" SLUICE_CADDY="$$(bench/tools/install.sh caddy)" && \
+	  export SLUICE_OAUTH2_PROXY="$$(bench/tools/install.sh oauth2-proxy)" && \
+	  export SLUICE_TRAEFIK="$$(bench/tools/install.sh traefik)" && \
+	  $(CARGO) test -p sluice-tests --test integration -- gateways:: --include-ignored
 	tests/interop/envoy-gateway.sh
 
 .PHONY: skew

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh [--write] [PART...]: measure Sluice against its peers on this machine, and print a page, and one for the control plane.
 #   PART     functions, edge, memory-size, redis, limitador, callers, few-callers, new-keys, fcall, processes, leases,
-#            redis-size, block, outage, proxy, rules, tokens, peers, service, checks, resident, control-plane, faults; without any: all
+#            redis-size, block, outage, proxy, rules, tokens, peers, service, checks, gateways, resident, control-plane, faults; without any: all
 #   --write  also write docs/performance.md with docs/plots/, and docs/performance-control-plane.md, each if all of its parts are measured
 # The pages are target/bench/*.md; beside them are each part's result and log, and in plots/ the data of the plots
 # and the plots. Exits with 1 when a part failed or did not limit as it should. Missed aims are marked in the page.
@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 readonly target out=$target/bench
 readonly requests=(functions edge memory-size redis limitador callers few-callers new-keys fcall processes leases redis-size block outage
-  proxy rules tokens peers service checks resident)
+  proxy rules tokens peers service checks gateways resident)
 readonly control_plane=(control-plane faults)
 readonly all=("${requests[@]}" "${control_plane[@]}")
 # Time limit of a part in seconds, several times what it takes.
@@ -29,7 +29,7 @@ needs() { # needs PART...: whether one of them is measured
 
 build() {
   CARGO_TARGET_DIR=$target cargo build --release -p sluice-bench
-  if needs proxy rules tokens peers service checks resident; then
+  if needs proxy rules tokens peers service checks gateways resident; then
     CARGO_TARGET_DIR=$target cargo build --release -p sluice -p sluice-sidecar -p sluice-operator -p sluice-service
   elif needs control-plane faults; then
     CARGO_TARGET_DIR=$target cargo build --release -p sluice-operator

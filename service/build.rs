@@ -9,7 +9,8 @@ use prost_types::DescriptorProto;
 use prost_types::field_descriptor_proto::Type;
 
 /// The files. Those that they import are compiled as well.
-const FILES: [&str; 3] = [
+const FILES: [&str; 4] = [
+    "envoy/service/auth/v3/external_auth.proto",
     "envoy/service/discovery/v3/discovery.proto",
     "envoy/service/ratelimit/v3/rls.proto",
     "ratelimit/config/ratelimit/v3/rls_conf.proto",
@@ -17,7 +18,11 @@ const FILES: [&str; 3] = [
 
 /// Texts that are bytes in Rust, because a gateway copies header bytes into them as they are. A text that is not UTF-8 would be an
 /// error of the call, after which Envoy lets the request pass.
-const BYTES: [&str; 3] = [
+const BYTES: [&str; 7] = [
+    "envoy.service.auth.v3.AttributeContext.HttpRequest.method",
+    "envoy.service.auth.v3.AttributeContext.HttpRequest.path",
+    "envoy.service.auth.v3.AttributeContext.HttpRequest.host",
+    "envoy.service.auth.v3.AttributeContext.HttpRequest.HeadersEntry.value",
     "envoy.service.ratelimit.v3.RateLimitRequest.domain",
     "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry.key",
     "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry.value",

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # skew.sh: build the sidecar of an older commit, and run it with today's operator.
-#   SLUICE_SKEW_COMMIT   the commit, which knows no spec.application (47535ea6)
+#   SLUICE_SKEW_COMMIT   the commit. Its messages have today's version (config/src/message/protocol.rs: others are refused), and it
+#                        does not know the field that tests/tests/skew.rs adds
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly commit=${SLUICE_SKEW_COMMIT:-47535ea6} source=target/skew/source programs=target/skew/programs
+readonly commit=${SLUICE_SKEW_COMMIT:?name an older commit whose messages have the version of today: no release has it yet} source=target/skew/source programs=target/skew/programs
 git rev-parse --quiet --verify "$commit^{commit}" >/dev/null ||
   { echo "skew.sh: this clone has no commit $commit: run git fetch --unshallow" >&2; exit 1; }
 if [ "$(cat "$programs/commit" 2>/dev/null || true)" != "$commit" ]; then

@@ -15,7 +15,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use sluice_config::key::KeyPart;
+use sluice_config::key::{KeyPart, KeySource};
 use sluice_config::policy::LimitKind;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -140,7 +140,9 @@ fn terms(policy: &Path) -> anyhow::Result<Terms> {
         })?;
     let limits: Vec<_> = loaded.policies.iter().flat_map(|policy| &policy.compiled.limits).collect();
     let [limit] = limits[..] else { bail!("{name}: the demo needs exactly one limit") };
-    let ([KeyPart::Header(header)], LimitKind::Rates(rates)) = (&limit.key[..], &limit.kind) else {
+    let ([KeyPart { source: KeySource::Header { name: header, .. }, .. }], LimitKind::Rates(rates)) =
+        (&limit.key[..], &limit.kind)
+    else {
         bail!("{name}: the demo needs a limit with rates that identifies clients by one header");
     };
     let [rate] = rates.base[..] else { bail!("{name}: the demo needs a limit with one rate") };

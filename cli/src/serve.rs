@@ -17,6 +17,7 @@ use sluice_host::duration::duration;
 use sluice_host::listen::{address, loopback_address};
 use sluice_host::logging::{self, LogFormat};
 use sluice_host::worker;
+use sluice_service::authorizer::AuthorizerArgs;
 use sluice_service::compat::compile::{AlgorithmName, CompileOptions};
 use sluice_service::compat::files::Directory;
 use sluice_service::compat::settings::{Settings, Source};
@@ -43,10 +44,11 @@ pub(crate) struct Args {
     /// Let several files of this directory have rules for one domain
     #[arg(long, env = "SLUICE_MERGE_DOMAINS", requires = "ratelimit_config")]
     merge_domains: bool,
-    /// Address of the gRPC port, which Envoy asks (envoy.service.ratelimit.v3)
+    /// Address of the gRPC port, which Envoy asks (envoy.service.ratelimit.v3 and envoy.service.auth.v3)
     #[arg(long, env = "SLUICE_GRPC", value_name = "IP:PORT", value_parser = address, default_value = "127.0.0.1:8081")]
     grpc: SocketAddr,
-    /// Address of the HTTP port, which applications ask (/v1/check), and which answers Envoy's questions in JSON (/json)
+    /// Address of the HTTP port, which applications (/v1/check) and gateways (/v1/auth) ask, and which answers Envoy's questions in
+    /// JSON (/json)
     #[arg(long, env = "SLUICE_HTTP", value_name = "IP:PORT", value_parser = address, default_value = "127.0.0.1:8080")]
     http: SocketAddr,
     /// Address of /livez, /readyz, /startupz and /metrics
@@ -67,6 +69,11 @@ pub(crate) struct Args {
     #[arg(long, env = "SLUICE_REPLICAS", value_name = "NUMBER", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     replicas: u32,
+    /// Time for which gateways wait at /v1/auth, and at envoy.service.auth.v3 without a deadline: three quarters of it are for the store
+    #[arg(long, env = "SLUICE_AUTH_TIMEOUT", value_name = "DURATION", default_value = "200ms", value_parser = duration)]
+    auth_timeout: Duration,
+    #[command(flatten)]
+    authorizer: AuthorizerArgs,
     /// Deny nothing, and count what would have been denied
     #[arg(long, env = "SLUICE_SHADOW")]
     shadow: bool,
@@ -117,6 +124,8 @@ pub(crate) fn serve(args: Args) -> anyhow::Result<()> {
         algorithm,
         on_store_failure,
         replicas,
+        auth_timeout,
+        authorizer,
         shadow,
         headers,
         tls_cert,
@@ -133,6 +142,8 @@ pub(crate) fn serve(args: Args) -> anyhow::Result<()> {
     options.is_of_one_user = true;
     options.admin = Some(admin);
     options.debug = debug;
+    options.auth_timeout = auth_timeout;
+    options.authorizer = authorizer;
     options.workers = usize::from(workers);
     options.tracing = tracing.options("sluice-service");
     options.tls = tls_cert.zip(tls_key).map(|(certificate, key)| TlsFiles {

@@ -298,6 +298,13 @@ fn an_attacker_is_shown_who_comes_after_two_hundred_thousand_others() {
 }
 
 #[test]
+fn a_rate_that_admits_nothing_denies_all() {
+    let folder = folder(&[("p.yaml", &policy(0)), ("a.log", &line(0, "192.0.2.1", "/", 200))]);
+    let (code, out, err) = simulate(folder.path(), &["--policy", "p.yaml", "a.log"]);
+    assert!(code == Some(0) && !err.contains("panicked"), "{out}{err}");
+}
+
+#[test]
 fn warnings_of_the_policy_are_shown() {
     let text = policy(10).replace("  clientAddress: {trustedProxies: []}\n", "");
     let folder = folder(&[("p.yaml", &text), ("a.log", &line(0, "192.0.2.1", "/", 200))]);

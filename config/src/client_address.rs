@@ -215,6 +215,19 @@ pub fn parse_address(bytes: &[u8]) -> Option<IpAddr> {
     port.is_none_or(is_port).then(|| address.to_canonical())
 }
 
+/// Parses a network in CIDR notation. The error says what is wrong and what is allowed.
+pub fn network(text: &str) -> Result<IpNet, String> {
+    text.parse::<IpNet>().map_err(|_| match text.parse::<IpAddr>() {
+        Ok(address) => {
+            let length = if address.is_ipv4() { 32 } else { 128 };
+            format!("{text:?} is not a network: for this one address write {text}/{length}")
+        }
+        Err(_) => {
+            format!("{text:?} is not a network: use CIDR notation, such as 10.0.0.0/8 or 2001:db8::/32")
+        }
+    })
+}
+
 /// Returns a network in the family of its addresses: `::ffff:192.0.2.0/120` is one of IPv4.
 #[must_use]
 pub fn canonical_network(network: IpNet) -> IpNet {

@@ -245,6 +245,9 @@ pub struct ExplainedLimit {
     pub limit: String,
     /// `Reject`, `Queue`, `Mark` or `Shadow`: what the limit does about requests that it has no room for.
     pub effect: String,
+    /// Whether gateways that show the head of a request alone cannot ask about it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub needs_exchange: bool,
     /// The effect on this request.
     #[serde(flatten)]
     pub result: LimitResult,

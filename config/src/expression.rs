@@ -9,6 +9,6 @@ pub mod node;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use evaluate::has_lower_case;
 pub use evaluate::{EvaluationError, PreparedExpression, Value};
-pub use node::{Attribute, Comparison, Expression, Field, Node, Operator, TextTest};
+pub(crate) use evaluate::{find, has_lower_case};
+pub use node::{Attribute, Comparison, Expression, Expressions, Field, Node, Operator, TextTest};

@@ -2,7 +2,7 @@
 //! parts that the limit names. Each part is hashed with its kind and length, so that no two clients can
 //! produce the same input.
 //!
-//! - [`part`]: one part, with all that its kind needs; `path_templates`: the templates of paths.
+//! - `source`: the parts as policies have them. [`part`]: one part, with all that its kind needs; `path_templates`: the templates of paths.
 //! - `named_client`: the client with the values that an operator names. `description`: a client in words.
 
 use std::hash::Hasher;
@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 pub use self::invalid_client::InvalidClient;
-pub use self::part::{ClientName, ClientNaming, KeyContext, KeyPart, Unnamed};
-use self::part::{KeySource, MISSING, network_name};
+pub use self::part::{ClientName, ClientNaming, KeyContext, Unnamed};
+use self::part::{MISSING, PreparedPart, network_name};
+pub use self::source::{KeyPart, KeySource};
 use crate::key_secret::KeySecret;
 use crate::nack::Nack;
 use crate::occurrences::Occurrences;
@@ -26,6 +27,7 @@ mod invalid_client;
 mod named_client;
 pub mod part;
 mod path_templates;
+mod source;
 #[cfg(test)]
 mod tests;
 
@@ -56,7 +58,7 @@ pub enum Identity {
 /// Builds the keys of one limit.
 #[derive(Debug)]
 pub struct KeyBuilder {
-    parts: Vec<KeySource>,
+    parts: Vec<PreparedPart>,
     /// How operators name the value of each part.
     names: Vec<ClientNaming>,
     on_missing: OnMissing,
@@ -67,19 +69,19 @@ pub struct KeyBuilder {
 
 impl KeyBuilder {
     /// Creates a builder without tokens and habits. Fails if a header name or a prefix length is not valid.
-    pub fn new(parts: &[KeyPart], on_missing: OnMissing) -> Result<Self, Nack> {
+    pub fn new(parts: &[KeySource], on_missing: OnMissing) -> Result<Self, Nack> {
         Self::of_policy(parts, on_missing, &KeyContext::default())
     }
 
     /// Creates a builder. Fails if a header name, a prefix length, a template or an expression is not valid, or if a kind of tokens is
     /// unknown.
     pub fn of_policy(
-        parts: &[KeyPart],
+        parts: &[KeySource],
         on_missing: OnMissing,
         context: &KeyContext<'_>,
     ) -> Result<Self, Nack> {
         let names = parts.iter().map(ClientNaming::new).collect::<Result<Vec<_>, _>>()?;
-        let sources = parts.iter().zip(&names).map(|(part, naming)| KeySource::new(part, naming, context));
+        let sources = parts.iter().zip(&names).map(|(part, naming)| PreparedPart::new(part, naming, context));
         let parts = sources.collect::<Result<_, Nack>>()?;
         Ok(Self { parts, names, on_missing, public: Vec::new(), unclear: Arc::default() })
     }
@@ -88,18 +90,18 @@ impl KeyBuilder {
     #[must_use]
     pub fn may_be_unclear(&self) -> bool {
         self.parts.iter().any(|part| match part {
-            KeySource::Header(_)
-            | KeySource::Cookie(_)
-            | KeySource::Query(_)
-            | KeySource::Expression { .. }
-            | KeySource::JwtClaim { .. } => true,
-            KeySource::Method
-            | KeySource::Path(_)
-            | KeySource::Host
-            | KeySource::GrpcMethod
-            | KeySource::PathTemplate(..)
-            | KeySource::ClientIp { .. }
-            | KeySource::Descriptor(_) => false,
+            PreparedPart::Header(_)
+            | PreparedPart::Cookie(_)
+            | PreparedPart::Query(_)
+            | PreparedPart::Expression { .. }
+            | PreparedPart::JwtClaim { .. } => true,
+            PreparedPart::Method
+            | PreparedPart::Path(_)
+            | PreparedPart::Host
+            | PreparedPart::GrpcMethod
+            | PreparedPart::PathTemplate(..)
+            | PreparedPart::ClientIp { .. }
+            | PreparedPart::Descriptor(_) => false,
         })
     }
 
@@ -112,13 +114,13 @@ impl KeyBuilder {
     /// Reports whether the client's address is a part of the key.
     #[must_use]
     pub fn needs_address(&self) -> bool {
-        self.parts.iter().any(KeySource::needs_address)
+        self.parts.iter().any(PreparedPart::needs_address)
     }
 
     /// Reports whether an expression is a part of the key.
     #[must_use]
     pub fn has_expression(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part, KeySource::Expression { .. }))
+        self.parts.iter().any(|part| matches!(part, PreparedPart::Expression { .. }))
     }
 
     /// Returns the key of a request, which is the same for all spellings of a value. A part is unclear if applications could read
@@ -175,7 +177,7 @@ impl KeyBuilder {
     ) -> Option<R> {
         let part = self.parts.first()?;
         match part {
-            KeySource::ClientIp { .. } => {
+            PreparedPart::ClientIp { .. } => {
                 let network = part.network(address())?;
                 Some(read(network_name(network).as_bytes()))
             }

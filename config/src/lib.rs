@@ -10,6 +10,7 @@
 //! - [`client_pages`]: questions about clients that a sidecar answers.
 //! - [`prepared`]: policies ready to be applied to requests, or a [`nack`] with the reason why they cannot
 //!   be.
+//! - [`mod@duration`]: durations as policies write them.
 //! - [`distinct`]: numbers of distinct clients.
 //! - [`expression`]: conditions in a subset of CEL.
 //! - [`jwt`]: tokens that identify clients.
@@ -17,6 +18,7 @@
 //! - [`request`], [`path`], [`mod@matches`]: which requests a limit applies to. [`effort`] bounds what a request can cost.
 //! - [`descriptor`]: what gateways say of requests, and the rules that a domain has for it.
 //! - [`charged`]: the mark of a request that a gateway has asked about.
+//! - `schema`: parts of the schemas of the API.
 //! - [`trace_options`]: where sidecars send spans.
 //! - [`exposition`]: the formats in which both serve metrics. [`occurrences`]: numbers of what users should be told about.
 //! - [`client_address`], [`key`], [`key_secret`]: which client sent a request, and so which counter it uses.
@@ -26,6 +28,7 @@ pub mod client_address;
 pub mod client_pages;
 pub mod descriptor;
 pub mod distinct;
+pub mod duration;
 pub mod effort;
 pub mod exposition;
 pub mod expression;
@@ -42,6 +45,8 @@ pub mod policy;
 pub mod prepared;
 mod purpose;
 pub mod request;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod store_access;
 pub mod trace_options;
 

@@ -1,6 +1,6 @@
 //! Conditions that select requests.
 //!
-//! - `spec`: conditions as they are sent. `pattern`: regular expressions and templates.
+//! - `spec`: conditions as policies have them. `pattern`: regular expressions and templates.
 //! - `values`: conditions on headers, query parameters and cookies. `descriptor`: conditions on descriptors.
 //!
 //! Where applications disagree how they read a request, a limit applies if any reading fulfils its conditions, and an
@@ -13,16 +13,16 @@ use http::{HeaderName, Method};
 use ipnet::IpNet;
 use regex::bytes::Regex;
 
-use crate::client_address::canonical_network;
+use crate::client_address::{canonical_network, network};
 use crate::effort::{Effort, note};
 use crate::nack::Nack;
 use crate::path::{PathText, Reading, Readings};
 use crate::request::{FieldName, HeaderField, RequestAttributes, host_of};
 
-pub use self::descriptor::{DescriptorMatch, EntryMatch, EntryValue};
+pub use self::descriptor::{DescriptorMatch, EntryMatch};
 use self::pattern::compile_regex;
 pub use self::pattern::{full_match_regex, is_parameter, template_regex};
-pub use self::spec::{Match, NamedMatch, PathMatch, PathPattern, ValueMatch};
+pub use self::spec::{GrpcMatch, Match, NamedMatch, PathMatch, PathPattern, ValueMatch};
 use self::values::ValueMatcher;
 pub use crate::purpose::Purpose;
 
@@ -73,7 +73,7 @@ impl Matcher {
 
     /// Creates a matcher. Fails if a pattern, a method or a header name is not valid.
     pub fn new(from: &Match, purpose: Purpose) -> Result<Self, Nack> {
-        let path = from.path.as_ref().map(|path| PathMatcher::new(path, purpose)).transpose()?;
+        let path = from.path().map(|path| PathMatcher::new(&path, purpose)).transpose()?;
         let methods = from.methods.iter().map(|method| {
             let upper = method.to_ascii_uppercase();
             let method = if purpose == Purpose::Limit { &upper } else { method };
@@ -97,6 +97,9 @@ impl Matcher {
             let (name, value) = named(entry)?;
             Ok((name, value.of_kept(purpose)))
         });
+        let client_cidrs = from.client_cidrs.iter().map(|text| {
+            network(text).map(canonical_network).map_err(|error| Nack(format!("clientCIDRs: {error}")))
+        });
         Ok(Self {
             purpose,
             path,
@@ -105,7 +108,7 @@ impl Matcher {
             headers: headers.collect::<Result<_, Nack>>()?,
             query: query.collect::<Result<_, Nack>>()?,
             cookies: cookies.collect::<Result<_, Nack>>()?,
-            client_cidrs: from.client_cidrs.iter().copied().map(canonical_network).collect(),
+            client_cidrs: client_cidrs.collect::<Result<_, Nack>>()?,
         })
     }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use serde_json::Value;
 use sluice_config::expression::{Attribute, Comparison, Expression, Field, Node, PreparedExpression};
-use sluice_config::key::{Identity, KeyBuilder, KeyContext, KeyPart, OnMissing};
+use sluice_config::key::{Identity, KeyBuilder, KeyContext, KeySource, OnMissing};
 use sluice_config::matches::{Match, Matcher, NamedMatch, PathMatch, PathPattern, Purpose, ValueMatch};
 use sluice_config::request::{Habit, host_of};
 use sluice_config::{KeySecret, RequestAttributes};
@@ -100,7 +100,7 @@ impl Request {
     }
 
     /// Returns the client, for an application with these habits.
-    fn key(&self, part: &KeyPart, habits: &[Habit]) -> Identity {
+    fn key(&self, part: &KeySource, habits: &[Habit]) -> Identity {
         let context = KeyContext { habits, ..KeyContext::default() };
         let key = KeyBuilder::of_policy(std::slice::from_ref(part), OnMissing::Skip, &context);
         let key = key.expect("a valid key");
@@ -109,7 +109,7 @@ impl Request {
     }
 
     /// Returns the text by which an override names the client.
-    fn client(&self, part: &KeyPart, habits: &[Habit]) -> Option<String> {
+    fn client(&self, part: &KeySource, habits: &[Habit]) -> Option<String> {
         let context = KeyContext { habits, ..KeyContext::default() };
         let key = KeyBuilder::of_policy(std::slice::from_ref(part), OnMissing::Skip, &context);
         let key = key.expect("a valid key");
@@ -152,7 +152,7 @@ struct Check {
     limits: Vec<(&'static str, Match)>,
     exemption: Match,
     attribute: Option<Node>,
-    key: KeyPart,
+    key: KeySource,
     /// A request with the plain spelling.
     plain: Request,
 }
@@ -175,7 +175,7 @@ impl Check {
                     limits: vec![("methods", post.clone())],
                     exemption: post,
                     attribute: Some(Node::Attribute(Attribute::Method)),
-                    key: KeyPart::Method,
+                    key: KeySource::Method {},
                     plain: Request::of("method", b"POST").expect("a request"),
                 },
             ),
@@ -191,7 +191,7 @@ impl Check {
                     exemption: path(PathPattern::Exact("/login".to_owned())),
                     // Upper and lower case differ in CEL.
                     attribute: None,
-                    key: KeyPart::Path,
+                    key: KeySource::Path {},
                     plain: Request::of("path", b"/login").expect("a request"),
                 },
             ),
@@ -202,7 +202,7 @@ impl Check {
                     limits: conditions("plan", "free", query),
                     exemption: query(named("plan", exact("free"), false)),
                     attribute: Some(Node::Field(Field::Query("plan".to_owned()))),
-                    key: KeyPart::Query("plan".to_owned()),
+                    key: KeySource::Query { name: "plan".to_owned() },
                     plain: Request::of("query", b"plan=free").expect("a request"),
                 },
             ),
@@ -213,7 +213,7 @@ impl Check {
                     limits: conditions("session", "abc", cookies),
                     exemption: cookies(named("session", exact("abc"), false)),
                     attribute: Some(Node::Field(Field::Cookie("session".to_owned()))),
-                    key: KeyPart::Cookie("session".to_owned()),
+                    key: KeySource::Cookie { name: "session".to_owned() },
                     plain: Request::of("cookie", b"session=abc").expect("a request"),
                 },
             ),
@@ -224,7 +224,7 @@ impl Check {
                     limits: conditions("x-api-key", "valid", headers),
                     exemption: headers(named("x-api-key", exact("valid"), false)),
                     attribute: Some(Node::Field(Field::Header("x-api-key".to_owned()))),
-                    key: KeyPart::Header("x-api-key".to_owned()),
+                    key: KeySource::Header { name: "x-api-key".to_owned(), verified_by: None },
                     plain: Request::of("header", b"X-Api-Key: valid").expect("a request"),
                 },
             ),
@@ -235,7 +235,7 @@ impl Check {
                     limits: conditions("x-plan", "free", headers),
                     exemption: headers(named("x-plan", exact("free"), false)),
                     attribute: Some(Node::Field(Field::Header("x-plan".to_owned()))),
-                    key: KeyPart::Header("x-plan".to_owned()),
+                    key: KeySource::Header { name: "x-plan".to_owned(), verified_by: None },
                     plain: Request::of("header", b"X-Plan: free").expect("a request"),
                 },
             ),
@@ -247,7 +247,7 @@ impl Check {
                     exemption: hosts,
                     attribute: Some(Node::Attribute(Attribute::Host)),
                     // A reported host is no key.
-                    key: KeyPart::Method,
+                    key: KeySource::Method {},
                     plain: Request::of("host", b"Host: shop.example").expect("a request"),
                 },
             ),
@@ -266,7 +266,7 @@ impl Check {
         if !holds(seen, self.meant) {
             // A value that the application does not see must not make a counter: a client could send any.
             let is_nobody = |key| key == Identity::Skip || key == shared();
-            let is_field = !matches!(self.key, KeyPart::Path | KeyPart::Method);
+            let is_field = !matches!(self.key, KeySource::Path {} | KeySource::Method {});
             let is_lone = is_field && seen.is_null() && !is_usual(request);
             for habits in [habits, &[]] {
                 if is_lone && !is_nobody(request.key(&self.key, habits)) {
@@ -274,7 +274,7 @@ impl Check {
                 }
             }
             // Where an application sees no cookie at all, nothing depends on its value.
-            if seen.is_null() && matches!(self.key, KeyPart::Cookie(_)) {
+            if seen.is_null() && matches!(self.key, KeySource::Cookie { .. }) {
                 return None;
             }
             if request.matches(&self.exemption, Purpose::Exemption) {
@@ -360,13 +360,13 @@ fn is_cached(request: &Request, spelling: &str, seen: &Value, name: &str) -> boo
     let (field, value) = spelling.rsplit('\n').next().and_then(|line| line.split_once(": ")).expect("a line");
     let (part, value, other) = match field {
         "Cookie" => (
-            KeyPart::Cookie("session".to_owned()),
+            KeySource::Cookie { name: "session".to_owned() },
             value.trim_start_matches("session="),
             Request::of("cookie", format!("session={seen}").as_bytes()),
         ),
-        "Host" => (KeyPart::Host, value, Request::of("host", format!("Host: {seen}").as_bytes())),
+        "Host" => (KeySource::Host {}, value, Request::of("host", format!("Host: {seen}").as_bytes())),
         _ => (
-            KeyPart::Header(field.to_owned()),
+            KeySource::Header { name: field.to_owned(), verified_by: None },
             value,
             Request::of("header", format!("{field}: {seen}").as_bytes()),
         ),

@@ -4,7 +4,7 @@
 //!
 //! - [`manifest`]: reads policies from YAML files and reports problems with their lines.
 //! - [`schema`]: checks an object against the schema of the CRD.
-//! - [`policy`], [`store`], [`reset`]: the API types, with [`duration`] as the format of their durations.
+//! - [`policy`], [`store`], [`reset`]: the API types.
 //! - [`checks`]: everything that they need to check themselves.
 //! - [`mod@compile`]: the compiled policy of an object, or all its [`violation`]s.
 //! - `expression`: conditions in a subset of CEL.
@@ -18,7 +18,6 @@ pub mod checks;
 pub mod compile;
 pub mod conditions;
 pub mod crd;
-pub mod duration;
 mod expression;
 pub mod manifest;
 pub mod overrides;

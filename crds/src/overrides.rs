@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use sluice_config::Nack;
 use sluice_config::client_address::canonical_network;
-use sluice_config::key::{ClientNaming, KeyPart};
+use sluice_config::key::{ClientNaming, KeySource};
 use sluice_config::overrides::{
     ClientDigest, DENY, MAX_ENTRIES, Override, OverrideTable, UNLIMITED, client_digest,
 };
@@ -49,7 +49,7 @@ impl OverrideSources {
             LimitKind::Slots(_) | LimitKind::Adaptive(_) => &[],
         });
         let plans: Vec<_> = plans.into_iter().flatten().map(|plan| plan.name.as_str()).collect();
-        let part = limit.and_then(|limit| limit.key.first());
+        let part = limit.and_then(|limit| limit.key.first()).map(|part| &part.source);
         build(&[plans, vec![DENY, UNLIMITED]].concat(), part, &self.sources, content)
     }
 
@@ -68,7 +68,7 @@ type Located = (Override, usize, usize);
 /// Builds a table of the clients that `part`, the first part of the key, tells apart.
 fn build(
     plans: &[&str],
-    part: Option<&KeyPart>,
+    part: Option<&KeySource>,
     sources: &[ContentRef],
     content: &[&[u8]],
 ) -> Result<Vec<u8>, Vec<InvalidLine>> {
@@ -169,18 +169,18 @@ fn parse_client(client: &[u8], part: Option<&NamedPart<'_>>) -> Result<ClientDig
 
 /// A part of a key, and how its clients are named.
 struct NamedPart<'a> {
-    part: &'a KeyPart,
+    part: &'a KeySource,
     naming: ClientNaming,
 }
 
 impl<'a> NamedPart<'a> {
-    fn new(part: &'a KeyPart) -> Result<Self, Nack> {
+    fn new(part: &'a KeySource) -> Result<Self, Nack> {
         Ok(Self { part, naming: ClientNaming::new(part)? })
     }
 
     /// Returns a client in the form in which requests show it.
     fn written<'c>(&self, client: &'c [u8]) -> Result<Cow<'c, [u8]>, String> {
-        if let KeyPart::ClientIp { ipv4_prefix, ipv6_prefix } = self.part {
+        if let KeySource::ClientIp { ipv4_prefix, ipv6_prefix } = self.part {
             check_network(client, *ipv4_prefix, *ipv6_prefix)?;
         }
         self.naming

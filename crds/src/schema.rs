@@ -8,20 +8,22 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use regex::Regex;
 use serde_json::Value;
+use sluice_config::duration;
+use sluice_config::duration::Duration;
 
 use crate::crd::{crds, members_of};
-use crate::duration;
 use crate::violation::{UNKNOWN_FIELD, Violation};
 
 /// Number of violations after which no further ones are looked for.
 const MAX_VIOLATIONS: usize = 200;
 
-/// Tells an operator whose CustomResourceDefinitions were upgraded before it what it lacks.
-const NEWER: &str = concat!(
-    ". If the CustomResourceDefinition has this field, it is newer than this version of Sluice, ",
-    env!("CARGO_PKG_VERSION"),
-    ", which must be upgraded"
-);
+/// Tells an operator whose CustomResourceDefinitions were upgraded before it what it lacks: a field or a value.
+fn newer(lacks: &str) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        ". If the CustomResourceDefinition has this {lacks}, it is newer than this version of Sluice, {version}, which must be upgraded"
+    )
+}
 
 /// Returns the schemas of the kinds: of their whole objects.
 fn schemas() -> &'static BTreeMap<&'static str, Value> {
@@ -89,12 +91,14 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
             } else if let Some(values) = schema["enum"].as_array().filter(|values| !values.contains(value)) {
                 let allowed: Vec<_> = values.iter().filter_map(Value::as_str).collect();
                 let hint = hints::of_value(text, &allowed);
-                wrong(format!("{text:?} is not allowed: use one of {}{hint}", allowed.join(", ")));
+                let newer = if hint.is_empty() { newer("value") } else { String::new() };
+                wrong(format!("{text:?} is not allowed: use one of {}{hint}{newer}", allowed.join(", ")));
             } else if let Some(pattern) = schema["pattern"].as_str()
                 && !compiled(pattern).is_some_and(|regex| regex.is_match(text))
             {
                 // An invalid duration has a message of its own, which is easier to read than a pattern.
-                let duration = (pattern == duration::PATTERN).then(|| duration::period(text).err()).flatten();
+                let duration =
+                    (pattern == duration::PATTERN).then(|| text.parse::<Duration>().err()).flatten();
                 let other_case = || hints::other_case(text, pattern);
                 let message = duration.or_else(other_case);
                 wrong(
@@ -177,7 +181,7 @@ fn walk(path: &str, value: &Value, schema: &Value, found: &mut Vec<Violation>) {
                             [] => "this object has no fields".to_owned(),
                             known => format!("known fields are {}", known.join(", ")),
                         };
-                        let newer = if meant.is_empty() { NEWER } else { "" };
+                        let newer = if meant.is_empty() { newer("field") } else { String::new() };
                         let message = format!("{UNKNOWN_FIELD}: {meant}{fields}{newer}");
                         found.push(Violation::new(path, message));
                     }

@@ -2,16 +2,16 @@
 //! `per-customer 10/1m 500/1h (60 sub-windows) by header x-api-key, login 5/15m on /login [slidingWindowLog, minInterval 2s]; Leased,
 //! onStoreFailure Deny`.
 
-use sluice_config::key::KeyPart;
+use sluice_config::key::{KeyPart, KeySource};
 use sluice_config::matches::{Match, NamedMatch, PathPattern, ValueMatch};
 use sluice_config::policy::{
-    AdaptiveKind, Allowance, Boosted, Capacity, CompiledLimit, CompiledPolicy, Consistency, Cost,
-    DEFAULT_STORE, LimitKind, Mode, OnStoreFailure, Outcomes, Plan, Queue, QueueOrder, Rates, RequestCost,
-    ResponseCost, ResponseCostSource, StatusCodes, Tier,
+    Allowance, Boosted, Capacity, CompiledLimit, CompiledPolicy, Consistency, Cost, CountWhen, DEFAULT_STORE,
+    LimitKind, Mode, OnLimit, OnStoreFailure, Plan, Queue, QueueOrder, Rates, RequestCost,
+    ResponseCostSource, Tier,
 };
 
 use sluice_config::store_access::Topology;
-use sluice_limiter::{Millis, Rate};
+use sluice_limiter::Rate;
 
 use crate::store::{CompiledStore, servers};
 
@@ -79,21 +79,20 @@ fn limit(policy_mode: Mode, limit: &CompiledLimit) -> String {
         LimitKind::Rates(rates) => rates_of(rates),
         LimitKind::Slots(slots) => (format!("{} concurrent", slots.max.get()), vec![]),
         LimitKind::Adaptive(adaptive) => {
-            let algorithm = match adaptive.kind {
-                AdaptiveKind::Aimd { .. } => "adaptive aimd",
-                AdaptiveKind::Vegas { .. } => "adaptive vegas",
-                AdaptiveKind::Gradient2 { .. } => "adaptive gradient2",
-            };
-            let range = format!("{} to {} concurrent per pod", adaptive.minimum, adaptive.maximum);
+            let algorithm = format!("adaptive {}", adaptive.adaptive.name());
+            let bounds = adaptive.adaptive.bounds();
+            let range = format!("{} to {} concurrent per pod", bounds.minimum, bounds.maximum);
             let reserves = adaptive
                 .priorities
                 .iter()
                 .map(|priority| format!("{}% for {}", priority.reserve_percent, priority.name));
-            (range, std::iter::once(algorithm.to_owned()).chain(reserves).collect())
+            (range, std::iter::once(algorithm).chain(reserves).collect())
         }
     };
-    notes.extend(limit.queue.as_ref().map(queue_of));
-    notes.extend(limit.mark.as_ref().map(|header| format!("mark {header}")));
+    let OnLimit { reject: _, queue, mark, block } = limit.on_limit.clone().unwrap_or_default();
+    notes.extend(block.and_then(|block| block.rate().ok()).iter().flat_map(Rate::notes));
+    notes.extend(queue.as_ref().map(queue_of));
+    notes.extend(mark.map(|mark| format!("mark {}", mark.header)));
     if (policy_mode, limit.mode) == (Mode::Enforce, Mode::Shadow) {
         notes.push("Shadow".into());
     }
@@ -103,20 +102,20 @@ fn limit(policy_mode: Mode, limit: &CompiledLimit) -> String {
 
 /// Describes a key: ` by header x-api-key and client address`.
 fn key_of(key: &[KeyPart]) -> String {
-    let parts = key.iter().map(|part| match part {
-        KeyPart::Header(name) => format!("header {name}"),
-        KeyPart::Cookie(name) => format!("cookie {name}"),
-        KeyPart::Query(name) => format!("query {name}"),
-        KeyPart::Method => "method".to_owned(),
-        KeyPart::Path => "path".to_owned(),
-        KeyPart::Host => "host".to_owned(),
-        KeyPart::GrpcMethod => "gRPC method".to_owned(),
-        KeyPart::PathTemplate { templates: _, variable: Some(variable) } => format!("{{{variable}}}"),
-        KeyPart::PathTemplate { templates: _, variable: None } => "path template".to_owned(),
-        KeyPart::Expression(_) => "CEL".to_owned(),
-        KeyPart::JwtClaim { jwt: _, claim } => format!("claim {claim}"),
-        KeyPart::ClientIp { .. } => "client address".to_owned(),
-        KeyPart::Descriptor(key) => format!("descriptor {key}"),
+    let parts = key.iter().map(|part| match &part.source {
+        KeySource::Header { name, .. } => format!("header {name}"),
+        KeySource::Cookie { name } => format!("cookie {name}"),
+        KeySource::Query { name } => format!("query {name}"),
+        KeySource::Method {} => "method".to_owned(),
+        KeySource::Path {} => "path".to_owned(),
+        KeySource::Host {} => "host".to_owned(),
+        KeySource::GrpcMethod {} => "gRPC method".to_owned(),
+        KeySource::PathTemplate { templates: _, variable: Some(variable) } => format!("{{{variable}}}"),
+        KeySource::PathTemplate { templates: _, variable: None } => "path template".to_owned(),
+        KeySource::Cel { .. } => "CEL".to_owned(),
+        KeySource::JwtClaim { jwt: _, claim } => format!("claim {claim}"),
+        KeySource::ClientIp { .. } => "client address".to_owned(),
+        KeySource::Descriptor { key } => format!("descriptor {key}"),
     });
     let parts: Vec<_> = parts.collect();
     if parts.is_empty() { String::new() } else { format!(" by {}", parts.join(" and ")) }
@@ -124,14 +123,14 @@ fn key_of(key: &[KeyPart]) -> String {
 
 /// Describes to which requests a limit applies: ` on POST /login or with query x`.
 fn requests_of(matches: &[Match]) -> String {
-    let entry = |Match { path, methods, hosts, headers, query, cookies, client_cidrs, rls }: &Match| {
-        let path = path.iter().map(|path| match &path.pattern {
+    let entry = |entry: &Match| {
+        let Match { path: _, methods, hosts, headers, query, cookies, grpc: _, client_cidrs, rls } = entry;
+        let path = entry.path().into_iter().map(|path| match path.pattern {
             PathPattern::Prefix(prefix) => format!("{}/*", prefix.trim_end_matches('/')),
             PathPattern::Regex(pattern) => format!("regex {pattern}"),
-            PathPattern::Exact(text) | PathPattern::Template(text) => text.clone(),
+            PathPattern::Exact(text) | PathPattern::Template(text) => text,
         });
-        let networks = client_cidrs.iter().map(ToString::to_string);
-        let words = methods.iter().chain(hosts).cloned().chain(path).chain(networks);
+        let words = methods.iter().chain(hosts).cloned().chain(path).chain(client_cidrs.iter().cloned());
         let words: Vec<_> = words.chain(rls.iter().map(|_| "descriptors".to_owned())).collect();
         let on = (!words.is_empty()).then(|| format!("on {}", words.join(" ")));
         let named = [("header", headers), ("query", query), ("cookie", cookies)].into_iter();
@@ -150,17 +149,17 @@ fn requests_of(matches: &[Match]) -> String {
 }
 
 /// Describes a queue: `queue 100 for up to 2s Lifo`.
-fn queue_of(Queue { max_wait_millis, max_length, order }: &Queue) -> String {
+fn queue_of(Queue { max_wait, max_length, order }: &Queue) -> String {
     let order = match order {
         QueueOrder::Fifo => "",
         QueueOrder::Lifo => " Lifo",
     };
-    format!("queue {max_length} for up to {}{order}", Millis(*max_wait_millis))
+    format!("queue {max_length} for up to {max_wait}{order}")
 }
 
 /// Describes how much the rates admit, with notes on their algorithm and enforcement.
 fn rates_of(
-    Rates { base, boosted, tiers, plans, overrides: _, cost, count_when, block }: &Rates,
+    Rates { base, boosted, tiers, plans, overrides: _, cost, count_when }: &Rates,
 ) -> (String, Vec<String>) {
     let mut notes = Vec::new();
     let quantities = quantities(base, &mut notes);
@@ -179,7 +178,6 @@ fn rates_of(
     }
     notes.extend(cost.as_ref().map(cost_of));
     notes.extend(count_when.as_ref().map(outcomes_of));
-    notes.extend(block.and_then(|block| block.rate().ok()).iter().flat_map(Rate::notes));
     (quantities, notes)
 }
 
@@ -188,30 +186,26 @@ fn cost_of(Cost { request, response }: &Cost) -> String {
     let request = request.as_ref().map(|request| match request {
         RequestCost::Number(number) => number.to_string(),
         RequestCost::Header(name) => format!("header {name}"),
-        RequestCost::BodyBytes => "bytes of the request".to_owned(),
-        RequestCost::Expression(_) => "by CEL".to_owned(),
+        RequestCost::BodyBytes(_) => "bytes of the request".to_owned(),
+        RequestCost::Cel(_) => "by CEL".to_owned(),
     });
-    let response = response.as_ref().map(|ResponseCost { source, reserve }| {
-        let source = match source {
+    let response = response.as_ref().map(|response| {
+        let source = match &response.source {
             ResponseCostSource::Header(name) => format!("header {name} of the response"),
             ResponseCostSource::GrpcTrailer(name) => format!("trailer {name}"),
-            ResponseCostSource::JsonField(path) => path.join("."),
-            ResponseCostSource::BodyBytes => "bytes of the response".to_owned(),
-            ResponseCostSource::Reported => "what is reported".to_owned(),
+            ResponseCostSource::JsonField(path) => path.clone(),
+            ResponseCostSource::BodyBytes(_) => "bytes of the response".to_owned(),
+            ResponseCostSource::Reported(_) => "what is reported".to_owned(),
         };
-        format!("{source} (reserve {reserve})")
+        format!("{source} (reserve {})", response.reserve())
     });
     let parts: Vec<_> = request.into_iter().chain(response).collect();
     format!("cost {}", parts.join(" and "))
 }
 
 /// Describes which outcomes count: `counts 401 5xx UNAUTHENTICATED`.
-fn outcomes_of(Outcomes { status_codes, grpc_statuses }: &Outcomes) -> String {
-    let codes = status_codes.iter().map(|StatusCodes { first, last }| match (first, last - first) {
-        (first, 0) => first.to_string(),
-        (class, 99) if class % 100 == 0 => format!("{}xx", class / 100),
-        _ => format!("{first}-{last}"),
-    });
+fn outcomes_of(CountWhen { status_codes, grpc_statuses }: &CountWhen) -> String {
+    let codes = status_codes.iter().map(ToString::to_string);
     // A status serializes as its name.
     let name = |status| serde_json::to_value(status).ok()?.as_str().map(str::to_owned);
     let parts: Vec<_> = codes.chain(grpc_statuses.iter().filter_map(name)).collect();

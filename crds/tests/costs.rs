@@ -30,43 +30,43 @@ fn every_cost_and_outcome_compiles_is_applied_by_a_sidecar_and_has_a_summary() {
         ("cost: {request: {number: 3}}", "cost 3", r#""cost":{"request":{"number":3}}"#),
         (
             "cost: {request: {header: X-Cost}}",
-            "cost header x-cost",
-            r#""cost":{"request":{"header":"x-cost"}}"#,
+            "cost header X-Cost",
+            r#""cost":{"request":{"header":"X-Cost"}}"#,
         ),
         (
             "cost: {request: {bodyBytes: {}}}",
             "cost bytes of the request",
-            r#""cost":{"request":"bodyBytes"}"#,
+            r#""cost":{"request":{"bodyBytes":{}}}"#,
         ),
         (
             "cost: {request: {cel: 'size(request.path)'}}",
             "cost by CEL",
-            r#""cost":{"request":{"expression":{"root":{"size":{"attribute":"path"}}}}}"#,
+            r#""expressions":{"size(request.path)":{"root":{"size":{"attribute":"path"}}}}"#,
         ),
         (
             "cost: {request: {number: 1}, response: {header: X-Cost}}",
-            "cost 1 and header x-cost of the response (reserve 1)",
-            r#""cost":{"request":{"number":1},"response":{"source":{"header":"x-cost"},"reserve":1}}"#,
+            "cost 1 and header X-Cost of the response (reserve 1)",
+            r#""cost":{"request":{"number":1},"response":{"header":"X-Cost"}}"#,
         ),
         (
             "cost: {response: {jsonField: usage.total_tokens, reserve: 5}}",
             "cost usage.total_tokens (reserve 5)",
-            r#""source":{"jsonField":["usage","total_tokens"]},"reserve":5"#,
+            r#""response":{"reserve":5,"jsonField":"usage.total_tokens"}"#,
         ),
         (
             "cost: {response: {grpcTrailer: X-Cost}}",
-            "cost trailer x-cost (reserve 1)",
-            r#""source":{"grpcTrailer":"x-cost"}"#,
+            "cost trailer X-Cost (reserve 1)",
+            r#""response":{"grpcTrailer":"X-Cost"}"#,
         ),
         (
             "cost: {response: {bodyBytes: {}}}",
             "cost bytes of the response (reserve 1)",
-            r#""source":"bodyBytes""#,
+            r#""response":{"bodyBytes":{}}"#,
         ),
         (
             "countWhen: {statusCodes: [5xx, '401'], grpcStatuses: [UNAUTHENTICATED, PERMISSION_DENIED]}",
-            "counts 401 5xx PERMISSION_DENIED UNAUTHENTICATED",
-            r#""countWhen":{"statusCodes":[{"first":401,"last":401},{"first":500,"last":599}],"grpcStatuses":["PERMISSION_DENIED","UNAUTHENTICATED"]}"#,
+            "counts 5xx 401 UNAUTHENTICATED PERMISSION_DENIED",
+            r#""countWhen":{"statusCodes":["5xx","401"],"grpcStatuses":["UNAUTHENTICATED","PERMISSION_DENIED"]}"#,
         ),
     ] {
         let policy = loaded(fields).compiled;

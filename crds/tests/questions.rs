@@ -34,11 +34,14 @@ fn a_limit_for_requests_and_descriptors_has_the_key_of_both() {
     let json = compiled.policy.to_json();
     assert!(
         json.contains(
-            r#"{"rls":{"domain":"shop","entries":[{"key":"route","value":{"exact":"pay"}},{"key":"user"}]}}"#
+            r#"{"rls":{"domain":"shop","entries":[{"key":"route","value":"pay"},{"key":"user"}]}}"#
         ),
         "{json}"
     );
-    assert!(json.contains(r#""key":[{"header":"x-user"}],"entryKeys":["user"],"maxOverride":50"#), "{json}");
+    assert!(
+        json.contains(r#""key":[{"header":{"name":"X-User"},"descriptorKey":"user"}],"maxOverride":50"#),
+        "{json}"
+    );
     sluice_config::PreparedPolicy::from_json(&json).unwrap();
     // A policy of before is compiled as before: sidecars alone.
     let compiled =

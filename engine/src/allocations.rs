@@ -32,7 +32,7 @@ const CHECK_AND_DESCRIPTORS: (u64, u64) = (10, 8);
 /// Returns a limit. `fields` and `of_rates` hold further fields of it and of its rates, each with a leading comma.
 fn limit(name: &str, fields: &str, of_rates: &str) -> String {
     format!(
-        r#"{{"name":"{name}","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],"kind":{{"rates":{{"base":[{RATE}]{of_rates}}}}}{fields}}}"#
+        r#"{{"name":"{name}","mode":"Enforce","onMissing":"Shared","key":[{{"header":{{"name":"x-api-key"}}}}],"kind":{{"rates":{{"base":[{RATE}]{of_rates}}}}}{fields}}}"#
     )
 }
 
@@ -58,10 +58,14 @@ fn allocations_with(limits: &[String], fields: &str, blobs: &Blobs, token: &str)
     })
 }
 
+/// Expressions that limits may name.
+const EXPRESSIONS: &str =
+    r#"{"is external":{"root":{"compare":["notEqual",[{"field":{"header":"x-internal"}},{"text":"1"}]]}}}"#;
+
 /// Returns the least number of allocations of what `ask` asks an engine with a policy of these limits.
 fn least(limits: &[String], fields: &str, blobs: &Blobs, ask: impl Fn(&Engine)) -> u64 {
     let json = format!(
-        r#"{{"namespace":"n","name":"p","mode":"Enforce","onStoreFailure":"Share","consistency":"Strict","ambiguousPaths":"Match","limits":[{}]{fields}}}"#,
+        r#"{{"namespace":"n","name":"p","mode":"Enforce","onStoreFailure":"Share","consistency":"Strict","ambiguousPaths":"Match","expressions":{EXPRESSIONS},"limits":[{}]{fields}}}"#,
         limits.join(",")
     );
     let policy = Arc::new(PreparedPolicy::with_blobs(&json, blobs).unwrap());
@@ -93,9 +97,9 @@ fn a_question_allocates_little_beside_its_answer() {
         let prepared = engine.prepare_limits(check, &[named]).unwrap();
         assert!(prepared.decide(engine, Duration::MAX / 4).now_or_never().unwrap().is_allowed());
     });
-    let descriptor = r#","matches":[{"rls":{"domain":"d","entries":[{"key":"user"}]}}],"entryKeys":["user"]"#;
-    let of_domain =
-        limit("a", descriptor, "").replace(r#"{"header":"x-api-key"}"#, r#"{"descriptor":"user"}"#);
+    let descriptor = r#","matches":[{"rls":{"domain":"d","entries":[{"key":"user"}]}}]"#;
+    let of_domain = limit("a", descriptor, "")
+        .replace(r#"{"header":{"name":"x-api-key"}}"#, r#"{"descriptor":{"key":"user"}}"#);
     let descriptors = least(&[of_domain], "", &Blobs::default(), |engine| {
         let pairs = [Pair { key: b"user", value: b"alice" }].into_iter().collect();
         let descriptor = Descriptor { pairs, reservation: None, hits: Hits::Unset, rate: None };
@@ -113,12 +117,10 @@ fn a_question_allocates_little_beside_its_answer() {
 
 #[test]
 fn an_admitted_request_allocates_nothing_until_it_is_forwarded() {
-    let tier = r#","tiers":[{"name":"gold","matches":[{"headers":[{"name":"x-plan","value":{"exact":"gold"}}]}],"allowance":{"rates":[RATE]}}]"#
+    let tier = r#","tiers":[{"name":"gold","matches":[{"headers":[{"name":"x-plan","exact":"gold"}]}],"allowance":{"rates":[RATE]}}]"#
         .replace("RATE", RATE);
-    let condition =
-        r#","when":{"root":{"compare":["notEqual",[{"field":{"header":"x-internal"}},{"text":"1"}]]}}"#;
-    let matches =
-        |pattern: &str| format!(r#","matches":[{{"path":{{"pattern":{pattern},"caseSensitive":false}}}}]"#);
+    let condition = r#","when":"is external""#;
+    let matches = |pattern: &str| format!(r#","matches":[{{"path":{pattern}}}]"#);
     let (prefix, regex) = (matches(r#"{"prefix":"/v1"}"#), matches(r#"{"regex":"/v[0-9]+/orders"}"#));
     // So many that an index finds those that apply.
     let prefix_of =
@@ -145,7 +147,7 @@ fn an_admitted_request_allocates_nothing_until_it_is_forwarded() {
 
 /// Returns a limit whose key has this part.
 fn limit_by(part: &str) -> [String; 1] {
-    [limit("a", "", "").replace(r#"{"header":"x-api-key"}"#, part)]
+    [limit("a", "", "").replace(r#"{"header":{"name":"x-api-key"}}"#, part)]
 }
 
 #[test]
@@ -192,7 +194,7 @@ fn a_verified_token_that_is_remembered_allocates_nothing() {
 
 #[test]
 fn a_charge_that_the_response_corrects_takes_a_few_allocations() {
-    let counted = r#","countWhen":{"statusCodes":[{"first":401,"last":401}]}"#;
+    let counted = r#","countWhen":{"statusCodes":["401"]}"#;
     // The charges, the first of them, and the task that refunds the request, which is dropped here. In a debug build tokio
     // boxes the future of such a task.
     let most = if cfg!(debug_assertions) { 4 } else { 3 };

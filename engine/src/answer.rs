@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, HeaderName, Response, StatusCode};
 
 use crate::denial::format::{GrpcStatus, ResponseFormat};
 use crate::denial::headers::write_status;
@@ -11,7 +11,7 @@ use crate::denial::reveal::Reveal;
 use crate::limit::delay_queue::QueueFull;
 use crate::limit::held::Held;
 use crate::limit::index::LimitIndex;
-use crate::limit::mark::{Marks, remove_marks};
+use crate::limit::mark::{Marks, remove_marks, sent_marks};
 use crate::limit::verdict::{Outcome, Reason, Verdict};
 
 /// The reason why a request is refused whatever its limits are.
@@ -116,6 +116,7 @@ impl Answer {
                 let (status, grpc) = (StatusCode::BAD_REQUEST, GrpcStatus::InvalidArgument);
                 format.failure(status, grpc, Refused::TooManyLimits.detail())
             }
+            Reason::Undecidable(limit) => format.undecidable(snapshot, *limit),
             Reason::Refused(limit, refusal) => format.refused(snapshot, *limit, *refusal),
             Reason::Shed(limit) => format.shed(snapshot, *limit),
             Reason::SlotsExpired { limit, fault } => format.slots_expired(snapshot, *limit, fault, reveal),
@@ -143,6 +144,25 @@ impl Answer {
     /// Removes the marks that a client has sent, under the names of those that limits add.
     pub fn remove_marks(&self, headers: &mut HeaderMap) {
         remove_marks(headers, &self.verdict.snapshot.mark_headers);
+    }
+
+    /// Iterates over the names of those of a request's headers that [`Self::remove_marks`] removes.
+    pub fn sent_marks<'a>(&self, headers: &'a HeaderMap) -> impl Iterator<Item = &'a HeaderName> {
+        sent_marks(headers, &self.verdict.snapshot.mark_headers)
+    }
+
+    /// Returns the mark of the limits that have counted the request, for sidecars behind a gateway that enforce them too.
+    #[must_use]
+    pub fn charged_mark(&self) -> Option<String> {
+        self.verdict.charged_mark()
+    }
+
+    /// Reports whether a limit that denies the request needs more than the head of any. A body whose length nobody knows is another matter:
+    /// its client can say it.
+    #[must_use]
+    pub fn needs_exchange(&self) -> bool {
+        let Outcome::Deny(Reason::Undecidable(limit)) = self.verdict.outcome else { return false };
+        self.verdict.snapshot.policy(limit).limits[usize::from(limit.limit)].needs_exchange
     }
 
     /// Takes the marks of the limits that would deny the request.
@@ -173,6 +193,7 @@ impl Answer {
                 ("denied", verdict.denials().next().map(|(limit, _)| limit))
             }
             Outcome::Deny(Reason::TooManyLimits) => ("refused", None),
+            Outcome::Deny(Reason::Undecidable(limit)) => ("refused", Some(*limit)),
             Outcome::Deny(Reason::Shed(limit)) => ("shed", Some(*limit)),
             Outcome::Deny(Reason::QueueFull(full)) => ("denied", Some(full.limit)),
             Outcome::Deny(Reason::NotQueued(denial)) => ("denied", Some(denial.limit)),

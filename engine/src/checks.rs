@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use http::HeaderMap;
-use sluice_config::policy::{AmbiguousPaths, Consistency};
+use sluice_config::RequestAttributes;
+use sluice_config::policy::Consistency;
 use sluice_config::prepared::rate_set::Choice;
 use sluice_config::prepared::{PreparedKind, Refusal as LimitRefusal};
-use sluice_config::{RequestAttributes, path};
 use sluice_limiter::{Algorithm, MAX_COUNT, Period, Rate};
 use sluice_store::{KeyHash, MAX_COUNTERS, PlannedCounter};
 use tokio::time::Instant;
 
 use crate::engine::Engine;
-use crate::limit::active::ActiveLimit;
+pub use crate::heads::{NotChecked, Policies};
 use crate::limit::index::LimitIndex;
-use crate::limit::query::{Intent, Part, Query};
+use crate::limit::query::{Intent, Part, Query, View};
 use crate::limit::rates::strict;
 use crate::limit::reservation::{Open, Settled, counters_of, settle};
 use crate::limit::snapshot::Snapshot;
@@ -58,17 +58,6 @@ pub struct NamedLimit<'a> {
     pub key: &'a [String],
     /// The cost; `None` for 1, or for what the policy reserves.
     pub cost: Option<u64>,
-}
-
-/// The policies that a request is checked by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Policies<'a> {
-    /// All that there are.
-    All,
-    /// Those of a namespace.
-    Namespace(&'a str),
-    /// The one with this `NAMESPACE/NAME`.
-    Named(&'a str),
 }
 
 /// The answer to a check.
@@ -115,14 +104,9 @@ impl CheckAnswer {
 /// The reason why a check has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// No policies have been received yet.
-    #[error("no policies have been received yet")]
-    NoPolicies,
-    /// There is no such policy, or it is none of the caller's.
-    #[error(
-        "there is no policy {0:?} that you may ask about: name one as NAMESPACE/NAME that has Service in spec.enforcedBy"
-    )]
-    Policy(String),
+    /// It is not checked by the policies that it names.
+    #[error(transparent)]
+    NotChecked(#[from] NotChecked),
     /// The policy has several limits, and the check names none.
     #[error("{0}")]
     Unnamed(String),
@@ -141,9 +125,6 @@ pub enum CheckError {
     /// Two of its limits have one counter.
     #[error("the same limit and key are there twice: add up their costs")]
     Twice,
-    /// The path can be read in several ways, and a policy refuses such paths.
-    #[error("the path can be read in several ways, and a policy refuses such paths")]
-    AmbiguousPath,
     /// The check is about too many limits.
     #[error("one check is about at most {MAX_COUNTERS} limits")]
     TooManyLimits,
@@ -190,7 +171,7 @@ impl Engine {
     ) -> Result<PreparedCheck<'a>, Refusal> {
         let snapshot = self.publisher().current();
         if snapshot.denies_all {
-            return Err((None, CheckError::NoPolicies));
+            return Err((None, NotChecked::NoPolicies.into()));
         }
         if named.len() > MAX_COUNTERS {
             return Err((None, CheckError::TooManyLimits));
@@ -213,31 +194,7 @@ impl Engine {
         request: impl Fn() -> RequestAttributes<'r>,
     ) -> Result<PreparedCheck<'a>, CheckError> {
         let snapshot = self.publisher().current();
-        if snapshot.denies_all {
-            return Err(CheckError::NoPolicies);
-        }
-        let one = match policies {
-            Policies::Named(name) => {
-                Some(snapshot.by_name(name).ok_or_else(|| CheckError::Policy(name.to_owned()))?)
-            }
-            Policies::All | Policies::Namespace(_) => None,
-        };
-        let applies = |position: u16| match policies {
-            Policies::All => true,
-            Policies::Named(_) => Some(position) == one,
-            Policies::Namespace(namespace) => {
-                snapshot.policies[usize::from(position)].prepared.namespace == namespace
-            }
-        };
-        if snapshot.rejects_ambiguous_paths && path::is_ambiguous(request().uri.path()) {
-            let rejects = |position: u16| {
-                snapshot.policies[usize::from(position)].prepared.ambiguous_paths == AmbiguousPaths::Reject
-            };
-            if (0..).take(snapshot.policies.len()).any(|position| applies(position) && rejects(position)) {
-                return Err(CheckError::AmbiguousPath);
-            }
-        }
-        let matched = Query::find_among(&snapshot, applies, &request);
+        let matched = snapshot.find_among(View::Exchange, policies, &request)?;
         let mut prepared = PreparedCheck::new(snapshot.clone(), check);
         prepared.add_matched(&matched)?;
         prepared.describe(&request);
@@ -337,7 +294,7 @@ impl<'a> PreparedCheck<'a> {
     fn add_named(&mut self, named: &NamedLimit<'_>) -> Result<(), CheckError> {
         let snapshot = self.snapshot.clone();
         let position = snapshot.by_name(named.policy);
-        let position = position.ok_or_else(|| CheckError::Policy(named.policy.to_owned()))?;
+        let position = position.ok_or_else(|| NotChecked::Policy(named.policy.to_owned()))?;
         let policy = &snapshot.policies[usize::from(position)];
         let limits = &policy.prepared.limits;
         let found = match named.limit {
@@ -453,7 +410,7 @@ impl<'a> PreparedCheck<'a> {
         self.capacities[at] = capacity.unwrap_or(u64::MAX);
         let counter = PlannedCounter { limit: plan, key, cost };
         let active = snapshot.limit(index);
-        if needs_pods(active) {
+        if active.needs_pods() {
             return not_possible(
                 "delays requests, or depends on the load of a pod: only sidecars enforce it",
             );
@@ -485,14 +442,8 @@ impl<'a> PreparedCheck<'a> {
         let client = |position: usize| -> Arc<str> {
             clients.get(position).cloned().unwrap_or_else(|| "(named by an application)".into())
         };
-        let asking = Asking {
-            engine,
-            snapshot: &snapshot,
-            is_shadow: false,
-            headers: check.headers,
-            client: &client,
-            marks: false,
-        };
+        let asking =
+            Asking { engine, snapshot: &snapshot, is_shadow: false, headers: check.headers, client: &client };
         asking.decide(groups, budget, &mut findings).await;
         for (at, status) in uncounted {
             findings.statuses[at] = status;
@@ -523,9 +474,4 @@ impl<'a> PreparedCheck<'a> {
             store_failure: findings.store_failure,
         }
     }
-}
-
-/// Reports whether a limit delays requests, or has rates that depend on the load of a pod.
-fn needs_pods(active: &ActiveLimit) -> bool {
-    active.boost.is_some() || active.base().plan.spec.rates.iter().any(Rate::delays)
 }

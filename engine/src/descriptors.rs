@@ -61,12 +61,11 @@ impl Engine {
             is_shadow: question.is_shadow,
             headers: question.headers,
             client: &client,
-            marks: true,
         };
         let verdict = asking.decide(groups, question.budget, &mut findings).await;
         Ok(Answer {
             headers: verdict_headers(&verdict),
-            charged: findings.mark(),
+            charged: verdict.charged_mark(),
             reservation: findings.reservation(),
             reserved: findings.reserved(),
             without_hits,

@@ -21,6 +21,7 @@ use crate::limit::query::Query;
 use crate::limit::queue::admit;
 use crate::limit::rates::Load;
 use crate::limit::record::{describe_request, record};
+use crate::limit::verdict::Verdict;
 use crate::metrics::DecisionMetrics;
 use crate::pages::{self, Page, Validate};
 use crate::publish::publisher::Publisher;
@@ -123,7 +124,17 @@ impl Engine {
         } else {
             decide(snapshot, &mut query, self.publisher.slots()).await
         };
-        let decided_at = Instant::now();
+        Ok(self.answer(verdict, Instant::now(), may_queue, &request))
+    }
+
+    /// Records a verdict, and returns the answer.
+    pub(crate) fn answer<'r>(
+        &self,
+        verdict: Verdict,
+        decided_at: Instant,
+        may_queue: bool,
+        request: &impl Fn() -> RequestAttributes<'r>,
+    ) -> Answer {
         record(&verdict, &self.denials, decided_at, |limit, _| describe_request(&verdict, limit, &request()));
         let mut marks = Marks::default();
         for (limit, _) in verdict.passed() {
@@ -131,7 +142,7 @@ impl Engine {
                 marks.add(mark);
             }
         }
-        Ok(Answer { verdict, marks, decided_at, may_queue })
+        Answer { verdict, marks, decided_at, may_queue }
     }
 
     pub(crate) fn denials(&self) -> &DenialLog {

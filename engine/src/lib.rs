@@ -9,7 +9,8 @@
 //! - `files`: files that are followed, where there is no operator.
 //!
 //! And a request through these:
-//! - `engine`: the way of one question. `question`: that of a question, which does not pass a request on;
+//! - `engine`: the way of one question. [`heads`]: that of a request which somebody else forwards. `question`: that of a question,
+//!   which does not pass a request on;
 //!   [`descriptors`]: of a gateway's about descriptors; [`checks`]: of an application's. [`simulation`] decides
 //!   requests of the past.
 //! - `limit`: matches the request to limits, checks their counters and decides.
@@ -29,6 +30,7 @@ pub mod descriptors;
 mod doors;
 mod engine;
 mod files;
+pub mod heads;
 mod limit;
 mod metrics;
 mod pages;

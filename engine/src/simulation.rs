@@ -144,7 +144,8 @@ impl Simulation {
                 std::iter::once(deny(denial.limit, LimitDecision::Denied)).collect()
             }
             Outcome::Deny(
-                Reason::Refused(index, _)
+                Reason::Undecidable(index)
+                | Reason::Refused(index, _)
                 | Reason::Shed(index)
                 | Reason::SlotsExpired { limit: index, .. }
                 | Reason::StoreFailed { limit: index, .. },
@@ -215,8 +216,8 @@ mod tests {
 
     const POLICY: &str = r#"{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Allow","consistency":"Strict","ambiguousPaths":"Match",
         "limits":[
-        {"name":"logins","mode":"Enforce","onMissing":"Shared","key":[{"header":"x-user"}],"kind":{"rates":{
-            "base":[{"requests":2,"periodMillis":60000,"algorithm":{"fixedWindow":"Clock"}}],"countWhen":{"statusCodes":[[401,401]]}}}},
+        {"name":"logins","mode":"Enforce","onMissing":"Shared","key":[{"header":{"name":"x-user"}}],"kind":{"rates":{
+            "base":[{"requests":2,"periodMillis":60000,"algorithm":{"fixedWindow":"Clock"}}],"countWhen":{"statusCodes":["401"]}}}},
         {"name":"observed","mode":"Shadow","onMissing":"Shared","kind":{"rates":{
             "base":[{"requests":3,"periodMillis":60000,"algorithm":{"fixedWindow":"Clock"}}]}}}]}"#;
 

@@ -1,7 +1,7 @@
 //! The key of a cookie. Two spellings that a framework reads alike are one client.
 
 use http::{HeaderMap, HeaderValue, Method, Uri, header};
-use sluice_config::key::{Identity, KeyBuilder, KeyPart, OnMissing};
+use sluice_config::key::{Identity, KeyBuilder, KeySource, OnMissing};
 use sluice_config::{KeySecret, RequestAttributes};
 
 use crate::target::Target;
@@ -97,7 +97,8 @@ fn octal(value: &[u8]) -> Vec<u8> {
 
 /// Returns the key of a request with a cookie; `None` if it is no header.
 fn key(value: &[u8]) -> Option<Identity> {
-    let key = KeyBuilder::new(&[KeyPart::Cookie("session".to_owned())], OnMissing::Skip).expect("a key");
+    let key =
+        KeyBuilder::new(&[KeySource::Cookie { name: "session".to_owned() }], OnMissing::Skip).expect("a key");
     let header = HeaderValue::from_bytes(&[b"session=", value].concat()).ok()?;
     let headers = HeaderMap::from_iter([(header::COOKIE, header)]);
     let (uri, peer) = (Uri::from_static("/"), [192, 0, 2, 1].into());

@@ -3,7 +3,7 @@
 //!
 //! - [`forwarded`]: forwarded headers. [`path`]: the readings of a path. [`cookie`]: the key of a cookie.
 //! - [`stream`]: the events of a session. [`policy`]: compiled policies.
-//! - [`checks`]: checks of applications. [`descriptors`]: questions of gateways. [`ratelimit`]: the rules for them.
+//! - [`checks`]: checks of applications. [`descriptors`] and [`heads`]: questions of gateways. [`ratelimit`]: the rules for them.
 //! - [`record`]: the values in Redis.
 //! - [`request`]: whole connections to a sidecar in front of an application.
 //! - [`target`]: the form of a check. [`mutate`]: random changes of seeds.
@@ -15,6 +15,7 @@ pub mod checks;
 pub mod cookie;
 pub mod descriptors;
 pub mod forwarded;
+pub mod heads;
 pub mod mutate;
 pub mod path;
 pub mod policy;
@@ -37,5 +38,6 @@ pub const TARGETS: &[Target] = &[
     request::TARGET,
     checks::TARGET,
     descriptors::TARGET,
+    heads::TARGET,
     ratelimit::TARGET,
 ];

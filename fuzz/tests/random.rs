@@ -74,4 +74,4 @@ macro_rules! targets {
     };
 }
 
-targets! { cookie forwarded path stream policy record request checks descriptors ratelimit }
+targets! { cookie forwarded path stream policy record request checks descriptors heads ratelimit }

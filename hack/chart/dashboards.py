@@ -459,6 +459,33 @@ SERVICE = {
             (f"sum({service_rate('sluice_questions_late_total')})", "late, in a second"),
         ),
     ],
+    "Requests that gateways show": [
+        graph(
+            "Authorizations",
+            "Requests at authz and auth by the answer. Far fewer than the gateway's requests: it caches answers, or does not ask.",
+            (f"sum by (door, answer) ({service_rate('sluice_authorizations_total')})", "{{door}} {{answer}}"),
+            (f"sum by (door) ({service_rate('sluice_authorizations_without_store_total')})", "{{door}} without the store"),
+            unit="reqps",
+        ),
+        graph(
+            "Latency of authorizations",
+            "Time from the arrival of a question at authz or auth to its answer, with that of an authorizer behind them.",
+            *(
+                (
+                    f"histogram_quantile({quantile}, sum by (le) ({service_rate('sluice_authorization_seconds_bucket')}))",
+                    f"p{quantile * 100:g}",
+                )
+                for quantile in (0.5, 0.99)
+            ),
+            unit="s",
+        ),
+        graph(
+            "Authorizer",
+            "Answers of the authorizer behind authz and auth.",
+            (f"sum by (answer) ({service_rate('sluice_authorizer_answers_total')})", "{{answer}}"),
+            unit="reqps",
+        ),
+    ],
     "Checks": [
         graph(
             "Checks",

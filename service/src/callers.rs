@@ -109,6 +109,19 @@ pub(crate) enum NotPermitted {
     },
 }
 
+impl NotPermitted {
+    /// Returns the answer over gRPC.
+    pub(crate) fn to_status(&self) -> tonic::Status {
+        match self {
+            Self::Unidentified | Self::Token => tonic::Status::unauthenticated(self.to_string()),
+            Self::WithoutKeys => tonic::Status::unavailable(self.to_string()),
+            Self::Unknown(_) | Self::Domain { .. } | Self::Namespace { .. } => {
+                tonic::Status::permission_denied(self.to_string())
+            }
+        }
+    }
+}
+
 /// The sender of a connection's requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Sender {
@@ -189,6 +202,15 @@ impl CallerConfig {
     /// Reports whether the caller may ask about the policies of a namespace.
     fn permits_namespace(&self, namespace: &str) -> bool {
         self.namespaces.contains("*") || self.namespaces.contains(namespace)
+    }
+}
+
+impl Caller {
+    /// Returns the namespace of a caller that may name one alone.
+    pub(crate) fn only_namespace(&self) -> Option<&str> {
+        let mut namespaces = self.config.namespaces.iter().filter(|namespace| *namespace != "*");
+        let one = namespaces.next().filter(|_| self.config.namespaces.len() == 1);
+        one.map(String::as_str)
     }
 }
 

@@ -1,9 +1,8 @@
 //! The door `checks`: applications ask by one HTTP call whether a client may go on, reserve costs, and settle them.
 //!
-//! - [`asker`]: who asks. [`body`]: the bodies, and [`json`] their bounds; [`openapi`]: the document about them. [`request`]: a request
+//! - [`body`]: the bodies, and [`json`] their bounds; [`openapi`]: the document about them. [`request`]: a request
 //!   in a body. `receive`: a body that arrives. [`mod@problem`]: what is wrong with a question.
 
-mod asker;
 mod body;
 mod json;
 pub mod openapi;
@@ -25,22 +24,21 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Deserialize;
 use sluice_engine::Engine;
 use sluice_engine::checks::{
-    Check, CheckAnswer, CheckError, How, LimitStatus, NamedLimit, Outcome, Policies, PreparedCheck,
-    SettleError,
+    Check, CheckAnswer, CheckError, How, LimitStatus, NamedLimit, NotChecked, Outcome, Policies,
+    PreparedCheck, SettleError,
 };
 use sluice_host::serve::is_grpc;
 use sluice_host::serve::table::NoRoom;
 use sluice_limiter::{MAX_COUNT, Period};
 
-use crate::callers::{Callers, Sender};
-use crate::checks::asker::Asker;
+use crate::asker::Asker;
+use crate::callers::{Callers, NotPermitted, Sender};
 use crate::checks::body::{
     BatchAnswerBody, CheckAnswerBody, CheckBody, LimitBody, NamedLimitBody, RequestBody, ReservationBody,
     ReserveBody, SettleAnswerBody, SettleBody, SettledLimitBody,
 };
 use crate::checks::problem::Problem;
 use crate::checks::receive::{LARGE, apart, discard, parse, receive};
-use crate::checks::request::ReadRequest;
 use crate::grpc;
 use crate::metrics::Metrics;
 use crate::work::Whose;
@@ -209,7 +207,7 @@ impl Checks {
                 return Err(Problem::of_field("/namespace", detail));
             }
             (Some(policy), None) => {
-                asker.may_name_policy(policy)?;
+                may_name_policy(asker, policy)?;
                 Policies::Named(policy)
             }
             (None, Some(namespace)) if !asker.may_name(namespace) => {
@@ -223,7 +221,7 @@ impl Checks {
                 return Err(Problem::of_field("/request", detail));
             }
         };
-        let request = ReadRequest::of(request)?;
+        let request = request::read(request)?;
         let prepared = self.engine.prepare_request(check, policies, || request.attributes());
         prepared.map_err(|error| of_error(&error, None, body))
     }
@@ -262,10 +260,10 @@ impl Checks {
     }
 
     /// Refuses a caller who may not ask.
-    async fn refuse(&self, problem: Problem, body: Body) -> Response {
+    async fn refuse(&self, refused: &NotPermitted, body: Body) -> Response {
         self.metrics.refuse_check();
         discard(body).await;
-        problem.into_response()
+        problem(status_of(refused), refused.to_string())
     }
 
     async fn settle(&self, body: &SettleBody, asker: &Asker<'_>) -> Result<SettleAnswerBody, Problem> {
@@ -311,7 +309,7 @@ async fn check(
     let arrived = Instant::now();
     let asker = match Asker::identify(door.callers.as_ref(), &sender, &headers) {
         Ok(asker) => asker,
-        Err(problem) => return door.refuse(problem, body).await,
+        Err(refused) => return door.refuse(&refused, body).await,
     };
     let answered = async {
         let body = receive(body).await?;
@@ -381,7 +379,7 @@ async fn settle(
 ) -> Response {
     let asker = match Asker::identify(door.callers.as_ref(), &sender, &headers) {
         Ok(asker) => asker,
-        Err(problem) => return door.refuse(problem, body).await,
+        Err(refused) => return door.refuse(&refused, body).await,
     };
     let settled = async {
         let body = receive(body).await?;
@@ -438,8 +436,7 @@ impl CheckBody {
             let detail = "name the policy as NAMESPACE/NAME, or send a `request`";
             Problem::of_field(format!("{place}/policy"), detail)
         })?;
-        asker
-            .may_name_policy(policy)
+        may_name_policy(asker, policy)
             .map_err(|problem| problem.within(if own.is_some() { place } else { "" }))?;
         let (own_cost, own_key) =
             (entry.and_then(|entry| entry.cost), entry.and_then(|entry| entry.key.as_ref()));
@@ -480,6 +477,27 @@ impl CheckBody {
     }
 }
 
+/// Returns the status of an answer to a caller that may not ask.
+pub(crate) fn status_of(refused: &NotPermitted) -> StatusCode {
+    match refused {
+        NotPermitted::Unidentified | NotPermitted::Token => StatusCode::UNAUTHORIZED,
+        NotPermitted::WithoutKeys => StatusCode::SERVICE_UNAVAILABLE,
+        NotPermitted::Unknown(_) | NotPermitted::Domain { .. } | NotPermitted::Namespace { .. } => {
+            StatusCode::FORBIDDEN
+        }
+    }
+}
+
+/// Fails if the caller may not name a policy, as if there were none: it must not learn what there is.
+fn may_name_policy(asker: &Asker<'_>, policy: &str) -> Result<(), Problem> {
+    let namespace = policy.split_once('/').map_or(policy, |(namespace, _)| namespace);
+    if asker.may_name(namespace) {
+        return Ok(());
+    }
+    let error = NotChecked::Policy(policy.to_owned());
+    Err(Problem::of_field("/policy", error.to_string()).with(StatusCode::NOT_FOUND))
+}
+
 /// Returns an answer that is no decision.
 pub(crate) fn problem(status: StatusCode, detail: impl Into<Cow<'static, str>>) -> Response {
     Problem::new(status, detail).into_response()
@@ -492,8 +510,8 @@ fn of_error(error: &CheckError, position: Option<usize>, body: &CheckBody) -> Pr
         _ => String::new(),
     };
     let (status, field) = match error {
-        CheckError::NoPolicies => (StatusCode::SERVICE_UNAVAILABLE, None),
-        CheckError::Policy(_) => (StatusCode::NOT_FOUND, Some("/policy")),
+        CheckError::NotChecked(NotChecked::NoPolicies) => (StatusCode::SERVICE_UNAVAILABLE, None),
+        CheckError::NotChecked(NotChecked::Policy(_)) => (StatusCode::NOT_FOUND, Some("/policy")),
         CheckError::Limit(_) => (StatusCode::NOT_FOUND, Some("/limit")),
         CheckError::Unnamed(_) => (StatusCode::BAD_REQUEST, Some("/limit")),
         CheckError::Cost(_) => (StatusCode::UNPROCESSABLE_ENTITY, Some("/cost")),
@@ -502,11 +520,16 @@ fn of_error(error: &CheckError, position: Option<usize>, body: &CheckBody) -> Pr
         CheckError::Twice => (StatusCode::UNPROCESSABLE_ENTITY, Some("")),
         // As from a sidecar.
         CheckError::TooManyLimits => (StatusCode::BAD_REQUEST, Some("/limits")),
-        CheckError::AmbiguousPath => (StatusCode::UNPROCESSABLE_ENTITY, Some("/request/url")),
+        CheckError::NotChecked(NotChecked::AmbiguousPath) => {
+            (StatusCode::UNPROCESSABLE_ENTITY, Some("/request/url"))
+        }
     };
     let problem = Problem::new(status, error.to_string());
     match field {
-        Some(field) if body.request.is_none() || matches!(error, CheckError::AmbiguousPath) => {
+        Some(field)
+            if body.request.is_none()
+                || matches!(error, CheckError::NotChecked(NotChecked::AmbiguousPath)) =>
+        {
             Problem::of_field(format!("{place}{field}"), error.to_string()).with(status)
         }
         Some(_) => Problem::of_field("/request", error.to_string()).with(status),

@@ -1,5 +1,5 @@
-//! The ports of callers, which speak HTTP and gRPC: the doors `rls` and `checks`, the health of the service, and what it tells about its
-//! methods. And the ports of pages.
+//! The ports of callers, which speak HTTP and gRPC: the doors `rls`, `authz`, `auth` and `checks`, the health of the service, and what
+//! it tells about its methods. And the ports of pages.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,16 +15,20 @@ use sluice_host::serve::{Answer, ConnectionAge, Failure, Http2, Port, Received, 
 use tonic::Status;
 use tower::ServiceExt as _;
 
+use crate::auth::{self, AUTH};
 use crate::callers::{Sender, names_of};
 use crate::checks::problem;
-use crate::grpc::{SHOULD_RATE_LIMIT, ShouldRateLimit};
+use crate::grpc::{CHECK, Methods, SHOULD_RATE_LIMIT};
 use crate::tls::Certificates;
 
 /// Envoy copies headers of its client into the head of a call, such as `tracestate`, and lets requests pass whose call fails: this is more
 /// than a gateway accepts of a client. A gateway has a stream for each request that waits for its answer.
 const HTTP2: Http2 = Http2 { max_head: 8 << 20, streams: 1024 };
-/// Bytes of heads and bodies that all callers may have waiting together.
-const MAX_BYTES: usize = 32 << 20;
+/// Largest head of HTTP/1: a gateway shows that of its client, with its own headers.
+const MAX_HEAD: usize = 256 << 10;
+/// Bytes of heads and bodies that all callers may have waiting together: those of a gateway whose streams all wait, with the heads of
+/// ordinary clients.
+const MAX_BYTES: usize = 64 << 20;
 /// Time in which a client must send a head of HTTP/1, also the next one of a connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time in which it must send a body.
@@ -33,6 +37,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// their requests and answers.
 const MAX_PAGE_CONNECTIONS: usize = 256;
 const MAX_PAGE_BYTES: usize = 32 << 20;
+const MAX_PAGE_HEAD: usize = 16 << 10;
 const PAGE_HTTP2: Http2 = Http2 { max_head: 16 << 10, streams: 16 };
 /// Time for the head of a request for a page.
 const PAGE_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -50,7 +55,7 @@ pub(crate) struct Door {
 #[derive(Debug)]
 struct Shared {
     routes: Router,
-    rls: ShouldRateLimit,
+    methods: Arc<Methods>,
     certificates: Option<Certificates>,
     /// Whether the names of certificates are looked at.
     has_callers: bool,
@@ -59,11 +64,14 @@ struct Shared {
 impl Door {
     pub(crate) fn new(
         routes: Router,
-        rls: ShouldRateLimit,
+        methods: Arc<Methods>,
         certificates: Option<Certificates>,
         has_callers: bool,
     ) -> Self {
-        Self { shared: Arc::new(Shared { routes, rls, certificates, has_callers }), sender: Sender::local() }
+        Self {
+            shared: Arc::new(Shared { routes, methods, certificates, has_callers }),
+            sender: Sender::local(),
+        }
     }
 
     /// Returns the port of this door, whose callers have `first` to begin.
@@ -76,7 +84,7 @@ impl Door {
     ) -> Port<Self> {
         let tls = self.shared.certificates.as_ref().map(Certificates::tls);
         let times = Times { first, head: HEAD_TIMEOUT, body: BODY_TIMEOUT };
-        Port { answer: self, table, times, age, http2: Some(HTTP2), tls, drain }
+        Port { answer: self, table, times, age, max_head: MAX_HEAD, http2: Some(HTTP2), tls, drain }
     }
 }
 
@@ -95,9 +103,20 @@ impl Answer for Door {
 
     async fn answer(&self, mut request: Request<Received>) -> Response<Body> {
         let Self { shared, sender } = self;
-        if request.uri().path() == SHOULD_RATE_LIMIT {
-            // Not by the router, which costs a part of what a question does.
-            return shared.rls.clone().answer(request, sender.clone()).await.map(Body::new);
+        // Not by the router, which costs a part of what a question does.
+        match request.uri().path() {
+            SHOULD_RATE_LIMIT => {
+                let methods = shared.methods.clone();
+                return methods.should_rate_limit(request, sender.clone()).await.map(Body::new);
+            }
+            CHECK => {
+                let methods = shared.methods.clone();
+                return methods.check(request, sender.clone()).await.map(Body::new);
+            }
+            path if path.starts_with(AUTH) => {
+                return auth::answer(&shared.methods.heads, request.into_parts().0, sender).await;
+            }
+            _ => {}
         }
         request.extensions_mut().insert(sender.clone());
         match shared.routes.clone().oneshot(request).await {
@@ -130,6 +149,7 @@ pub(crate) fn page_port(pages: Router, metrics: &PortMetrics, drain: DrainWatch)
         table: Table::new(Maxima::new(MAX_PAGE_CONNECTIONS, MAX_PAGE_BYTES), metrics.uncounted()),
         times: Times { first: PAGE_HEAD_TIMEOUT, head: PAGE_HEAD_TIMEOUT, body: BODY_TIMEOUT },
         age: PAGE_AGE,
+        max_head: MAX_PAGE_HEAD,
         http2: Some(PAGE_HTTP2),
         tls: None,
         drain,

@@ -1,26 +1,29 @@
-//! The methods of gRPC: the door `rls`, the health of the service, and what it tells about its methods.
+//! The methods of gRPC: the doors `rls` and `authz`, the health of the service, and what it tells about its methods.
 
-use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt as _;
-use sluice_engine::trace::Tracer;
+use sluice_engine::trace::{RequestSpan, Tracer};
 use sluice_host::serve::{BodyError, Received};
 use tonic::body::Body;
-use tonic::server::{Grpc, UnaryService};
+use tonic::server::Grpc;
 use tonic::{Code, Status};
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_prost::ProstCodec;
 
-use crate::callers::{Callers, NotPermitted, Sender};
-use crate::messages::{DEFINITIONS, RateLimitRequest, RateLimitResponse};
+use crate::authz;
+use crate::callers::{Callers, Sender};
+use crate::heads::Heads;
+use crate::messages::{CheckRequest, DEFINITIONS, RateLimitRequest};
 use crate::rls::Rls;
 use crate::work::Whose;
 
 /// The method of the door `rls`.
 pub(crate) const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+/// The method of the door `authz`.
+pub(crate) const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 /// Largest question in bytes. A longer one is an error of the call, after which a gateway lets the request pass: this is more than
 /// gateways make of the headers that they accept.
 const MAX_QUESTION: usize = 4 << 20;
@@ -42,28 +45,82 @@ pub(crate) fn routes(health: HealthServer<impl Health>) -> Result<Router, tonic_
 /// Returns the answer to a call of a method that there is not.
 pub(crate) fn unimplemented() -> Response<axum::body::Body> {
     Status::unimplemented(
-        "no such method: the service has envoy.service.ratelimit.v3, grpc.health.v1 and grpc.reflection.v1",
+        "no such method: the service has envoy.service.ratelimit.v3, envoy.service.auth.v3, grpc.health.v1 and grpc.reflection.v1",
     )
     .into_http()
 }
 
-/// The method of the door `rls`.
-#[derive(Debug, Clone)]
-pub(crate) struct ShouldRateLimit {
+/// The methods of the doors.
+#[derive(Debug)]
+pub(crate) struct Methods {
     pub(crate) rls: Arc<Rls>,
+    pub(crate) heads: Arc<Heads>,
     pub(crate) tracer: Option<Arc<Tracer>>,
     /// Who may ask, if that is checked.
     pub(crate) callers: Option<Callers>,
 }
 
-impl ShouldRateLimit {
-    /// Answers a call.
-    pub(crate) async fn answer(self, request: Request<Received>, sender: Sender) -> Response<Body> {
-        let request = request.map(|body| body.map_err(|error| of_body(&error)));
-        let mut grpc =
-            Grpc::new(ProstCodec::default()).apply_max_message_size_config(Some(MAX_QUESTION), None);
-        grpc.unary(Call { method: self, sender }, request).await
+impl Methods {
+    /// Answers a call of the door `rls`.
+    pub(crate) async fn should_rate_limit(
+        self: Arc<Self>,
+        request: Request<Received>,
+        sender: Sender,
+    ) -> Response<Body> {
+        let method = move |headers: HeaderMap, question: RateLimitRequest| {
+            let (methods, sender) = (self.clone(), sender.clone());
+            async move {
+                let Self { rls, tracer, callers, .. } = &*methods;
+                let caller = callers.as_ref().map(|callers| {
+                    callers.check(&sender.names, &headers, &question.domain).map_err(|refused| {
+                        rls.metrics.refuse();
+                        refused.to_status()
+                    })
+                });
+                let whose = Whose::of(caller.transpose()?.as_ref(), sender.peer.ip());
+                let mut span = span(tracer.as_ref(), &headers, SHOULD_RATE_LIMIT);
+                let answer = rls.answer(&question, &headers, whose, span.as_deref_mut()).await;
+                // The code is ratelimit's.
+                answer.map_err(|error| Status::new(Code::Unknown, error.to_string()))
+            }
+        };
+        unary(request, method).await
     }
+
+    /// Answers a call of the door `authz`.
+    pub(crate) async fn check(self: Arc<Self>, request: Request<Received>, sender: Sender) -> Response<Body> {
+        let method = move |headers: HeaderMap, question: CheckRequest| {
+            let (methods, sender) = (self.clone(), sender.clone());
+            async move {
+                let mut span = span(methods.tracer.as_ref(), &headers, CHECK);
+                authz::answer(&methods.heads, question, &headers, &sender, span.as_deref_mut()).await
+            }
+        };
+        unary(request, method).await
+    }
+}
+
+fn span(tracer: Option<&Arc<Tracer>>, headers: &HeaderMap, method: &'static str) -> Option<Box<RequestSpan>> {
+    tracer.and_then(|tracer| tracer.call(headers, &method[1..]))
+}
+
+/// Answers a call by a method, which takes the headers of the call and its message.
+async fn unary<Q, A, F>(request: Request<Received>, method: impl Fn(HeaderMap, Q) -> F) -> Response<Body>
+where
+    Q: prost::Message + Default + 'static,
+    A: prost::Message + Default + 'static,
+    F: Future<Output = Result<A, Status>> + Send,
+{
+    let request = request.map(|body| body.map_err(|error| of_body(&error)));
+    let mut grpc =
+        Grpc::new(ProstCodec::<A, Q>::default()).apply_max_message_size_config(Some(MAX_QUESTION), None);
+    let service = tower::service_fn(|request: tonic::Request<Q>| {
+        let (metadata, _, question) = request.into_parts();
+        // In memory of its own: the connection's future is not larger for it.
+        let answer = Box::pin(method(metadata.into_headers(), question));
+        async { answer.await.map(tonic::Response::new) }
+    });
+    grpc.unary(service, request).await
 }
 
 fn of_body(error: &BodyError) -> Status {
@@ -71,47 +128,5 @@ fn of_body(error: &BodyError) -> Status {
         BodyError::NoRoom(_) => Status::resource_exhausted(error.to_string()),
         BodyError::TimedOut => Status::deadline_exceeded(error.to_string()),
         BodyError::Broken(_) => Status::unknown(error.to_string()),
-    }
-}
-
-/// A call of the method.
-struct Call {
-    method: ShouldRateLimit,
-    sender: Sender,
-}
-
-impl UnaryService<RateLimitRequest> for Call {
-    type Response = RateLimitResponse;
-    type Future = Pin<Box<dyn Future<Output = Result<tonic::Response<RateLimitResponse>, Status>> + Send>>;
-
-    fn call(&mut self, request: tonic::Request<RateLimitRequest>) -> Self::Future {
-        let (ShouldRateLimit { rls, tracer, callers }, sender) = (self.method.clone(), self.sender.clone());
-        Box::pin(async move {
-            let (metadata, _, question) = request.into_parts();
-            let headers = metadata.into_headers();
-            let caller = if let Some(callers) = callers {
-                let checked = callers.check(&sender.names, &headers, &question.domain);
-                let caller = checked.map_err(|refused| {
-                    rls.metrics.refuse();
-                    match refused {
-                        NotPermitted::Unidentified | NotPermitted::Token => {
-                            Status::unauthenticated(refused.to_string())
-                        }
-                        NotPermitted::WithoutKeys => Status::unavailable(refused.to_string()),
-                        NotPermitted::Unknown(_)
-                        | NotPermitted::Domain { .. }
-                        | NotPermitted::Namespace { .. } => Status::permission_denied(refused.to_string()),
-                    }
-                })?;
-                Some(caller)
-            } else {
-                None
-            };
-            let whose = Whose::of(caller.as_ref(), sender.peer.ip());
-            let mut span = tracer.and_then(|tracer| tracer.call(&headers, &SHOULD_RATE_LIMIT[1..]));
-            let answer = rls.answer(&question, &headers, whose, span.as_deref_mut()).await;
-            // The code is ratelimit's.
-            answer.map(tonic::Response::new).map_err(|error| Status::new(Code::Unknown, error.to_string()))
-        })
     }
 }

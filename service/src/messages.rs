@@ -1,15 +1,23 @@
 //! The messages of the protocols, generated from the definitions in `proto`, which have what is used.
 
-pub use generated::envoy::config::core::v3::{HeaderValue, Node};
+pub use generated::envoy::config::core::v3::{
+    Address, HeaderMap as Headers, HeaderValue, HeaderValueOption, Node, SocketAddress,
+};
 pub use generated::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 pub use generated::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,
+};
+pub use generated::envoy::service::auth::v3::attribute_context::{HttpRequest, Peer, Request};
+pub use generated::envoy::service::auth::v3::check_response::HttpResponse;
+pub use generated::envoy::service::auth::v3::{
+    AttributeContext, CheckRequest, CheckResponse, DeniedHttpResponse, OkHttpResponse,
 };
 pub use generated::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 pub use generated::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit as CurrentLimit,
 };
 pub use generated::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+pub use generated::envoy::r#type::v3::HttpStatus;
 pub use generated::google::rpc::Status as RpcStatus;
 pub use generated::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor as ConfigDescriptor, RateLimitPolicy as ConfigRateLimit,
@@ -55,10 +63,17 @@ mod tests {
         let differ = defined.iter().filter(|&(name, field)| *field != generated[name]);
         let differ: Vec<_> = differ.map(|(name, field)| (&**name, &**field, &*generated[name])).collect();
         let entry = "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry";
+        let head = "envoy.service.auth.v3.AttributeContext.HttpRequest";
+        let [header, host, method, path] =
+            ["HeadersEntry.value", "host", "method", "path"].map(|field| format!("{head}.{field}"));
         let [key, value] = ["key", "value"].map(|field| format!("{entry}.{field}"));
         let expected = [
             (&*key, "1 Optional string", "1 Optional bytes"),
             (&*value, "2 Optional string", "2 Optional bytes"),
+            (&*header, "2 Optional string", "2 Optional bytes"),
+            (&*host, "5 Optional string", "5 Optional bytes"),
+            (&*method, "2 Optional string", "2 Optional bytes"),
+            (&*path, "4 Optional string", "4 Optional bytes"),
             ("envoy.service.ratelimit.v3.RateLimitRequest.domain", "1 Optional string", "1 Optional bytes"),
         ];
         assert_eq!(differ, expected);

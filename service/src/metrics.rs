@@ -1,6 +1,7 @@
 //! The metrics of questions, and the one place where they are named.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -33,6 +34,72 @@ struct EventLabels {
     event: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DoorLabels {
+    door: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DoorAnswerLabels {
+    door: &'static str,
+    answer: &'static str,
+}
+
+/// The metrics of a door for requests that gateways forward. Clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct HeadMetrics {
+    pub(crate) door: &'static str,
+    /// Answers: admitted, denied, error.
+    answers: [Counter; 3],
+    without_store: Counter,
+    latency: Histogram,
+}
+
+impl HeadMetrics {
+    fn register(registry: &mut Registry, doors: [&'static str; 2]) -> [Self; 2] {
+        let answers = Family::<DoorAnswerLabels, Counter>::default();
+        registry.register(
+            "authorizations",
+            "Requests that gateways have asked about at the doors authz and auth, by the answer: admitted, denied, or error if the \
+             gateway is not configured so that it can be answered",
+            answers.clone(),
+        );
+        let without_store = Family::<DoorLabels, Counter>::default();
+        registry.register(
+            "authorizations_without_store",
+            "Requests at the doors authz and auth for which the store did not answer, so that onStoreFailure decided",
+            without_store.clone(),
+        );
+        let latency = Histogram::new(exponential_buckets(0.000_05, 2.0, 14));
+        registry.register(
+            "authorization_seconds",
+            "Time from the arrival of a question at authz or auth to its answer",
+            latency.clone(),
+        );
+        doors.map(|door| Self {
+            door,
+            answers: ["admitted", "denied", "error"]
+                .map(|answer| answers.get_or_create_owned(&DoorAnswerLabels { door, answer })),
+            without_store: without_store.get_or_create_owned(&DoorLabels { door }),
+            latency: latency.clone(),
+        })
+    }
+
+    /// Counts a question that got no decision.
+    pub(crate) fn refuse(&self) {
+        self.answers[2].inc();
+    }
+
+    /// Counts a decision.
+    pub(crate) fn answered(&self, is_denied: bool, is_without_store: bool, time: Duration) {
+        self.answers[usize::from(is_denied)].inc();
+        if is_without_store {
+            self.without_store.inc();
+        }
+        self.latency.observe(time.as_secs_f64());
+    }
+}
+
 /// The metrics of a service. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
@@ -48,6 +115,9 @@ pub(crate) struct Metrics {
     checks_without_store: Counter,
     /// Reservations that checks and questions have made, and settlements by whether they have found one.
     reservations: [Counter; 4],
+    /// The doors for requests that gateways forward.
+    pub(crate) authz: HeadMetrics,
+    pub(crate) auth: HeadMetrics,
     /// Time from a check to its answer.
     pub(crate) check_latency: Histogram,
     /// Time from a question to its answer.
@@ -120,6 +190,7 @@ impl Metrics {
              expired; without_hits, for reports of gateways that do not say what was used, so that they stay",
             reservations.clone(),
         );
+        let [authz, auth] = HeadMetrics::register(&mut registry, ["authz", "auth"]);
         let work = Work::register(&mut registry);
         let ports = PortMetrics::register(&mut registry);
         let answer = |answer| answers.get_or_create_owned(&AnswerLabels { answer });
@@ -136,6 +207,8 @@ impl Metrics {
             checks: [check("allowed"), check("denied"), check("error")],
             checks_without_store,
             reservations: [event("made"), event("settled"), event("not_found"), event("without_hits")],
+            authz,
+            auth,
             check_latency,
             latency,
             work,

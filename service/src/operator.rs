@@ -15,6 +15,7 @@ use sluice_host::serve::ConnectionAge;
 use sluice_host::signals::Signals;
 use sluice_host::worker;
 
+use crate::authorizer::AuthorizerArgs;
 use crate::callers::{Callers, CallersError};
 use crate::service::{Options, Service, StartError};
 use crate::tls::TlsFiles;
@@ -43,7 +44,7 @@ pub struct OperatorArgs {
     /// Address of the gRPC port, which gateways ask
     #[arg(long, env = "SLUICE_GRPC", value_name = "IP:PORT", value_parser = address, default_value = "127.0.0.1:8081")]
     pub grpc: SocketAddr,
-    /// Address of the HTTP port, which applications ask (/v1/check, /v1/settle). Without it there is none
+    /// Address of the HTTP port, which applications (/v1/check, /v1/settle) and gateways (/v1/auth) ask. Without it there is none
     #[arg(long, env = "SLUICE_HTTP", value_name = "IP:PORT", value_parser = address)]
     pub http: Option<SocketAddr>,
     /// Address of the admin port, which serves /livez, /readyz, /startupz and /metrics
@@ -67,6 +68,12 @@ pub struct OperatorArgs {
     /// Answer whoever reaches the ports: the network is trusted
     #[arg(long, env = "SLUICE_INSECURE")]
     pub insecure: bool,
+    /// Time for which gateways wait at /v1/auth, and at envoy.service.auth.v3 without a deadline: three quarters of it are for the store
+    #[arg(long, env = "SLUICE_AUTH_TIMEOUT", default_value = "200ms", value_parser = duration)]
+    pub auth_timeout: Duration,
+    /// An authorizer of the user's own
+    #[command(flatten)]
+    pub authorizer: AuthorizerArgs,
     /// Time after SIGTERM in which connections are still accepted, until the pod is removed from its endpoints
     #[arg(long, env = "SLUICE_DRAIN_DELAY", default_value = "5s", value_parser = duration)]
     pub drain_delay: Duration,
@@ -181,6 +188,8 @@ fn options(args: &OperatorArgs) -> Result<Options, OperatorRunError> {
     options.checks = args.http;
     options.admin = Some(args.admin);
     options.debug = args.debug;
+    options.auth_timeout = args.auth_timeout;
+    options.authorizer = args.authorizer.clone();
     options.workers = args.workers.map_or_else(capacity::workers, usize::from);
     if let Some(max_connections) = args.max_connections {
         options.max_connections = max_connections as usize;

@@ -132,7 +132,8 @@ impl Rls {
         if request.descriptors.len() > MAX_DESCRIPTORS {
             return Err(RlsError::TooManyDescriptors);
         }
-        let (_turn, budget) = self.metrics.work.turn(whose, request.descriptors.len(), budget(headers)).await;
+        let (_turn, budget) =
+            self.metrics.work.turn(whose, request.descriptors.len(), budget(headers, DEFAULT_BUDGET)).await;
         let question = Question {
             domain: &request.domain,
             descriptors: request.descriptors.iter().map(|one| descriptor(one, request.hits_addend)).collect(),
@@ -164,9 +165,8 @@ impl Rls {
         let mut response_headers_to_add = nearest.map_or_else(Vec::new, |(names, (limit, status))| {
             let values = [limit.requests, status.remaining, status.reset_seconds.unwrap_or(0)];
             let headers = names.iter().zip(values);
-            headers.map(|(key, value)| HeaderValue { key: key.clone(), value: value.to_string() }).collect()
+            headers.map(|(key, value)| header(key, &value.to_string())).collect()
         });
-        let header = |key: &str, value: &str| HeaderValue { key: key.to_owned(), value: value.to_owned() };
         // A policy says which headers its limits have.
         let of_policies = answer.headers.iter();
         let of_policies =
@@ -198,6 +198,11 @@ impl Rls {
             dynamic_metadata,
         }
     }
+}
+
+/// Returns a header of an answer.
+pub(crate) fn header(key: &str, value: &str) -> HeaderValue {
+    HeaderValue { key: key.to_owned(), value: value.to_owned(), ..HeaderValue::default() }
 }
 
 fn descriptor(descriptor: &RateLimitDescriptor, of_request: u32) -> Descriptor<'_> {
@@ -292,10 +297,10 @@ fn metadata(request: &RateLimitRequest, exceeded: Vec<f64>, has_quota: bool) -> 
 }
 
 /// Returns the time that the store may take: three quarters of the caller's, so that the answer arrives before it gives up.
-fn budget(headers: &HeaderMap) -> Duration {
+pub(crate) fn budget(headers: &HeaderMap, default: Duration) -> Duration {
     const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
     let timeout = headers.get(TIMEOUT).and_then(|value| grpc_timeout(value.to_str().ok()?));
-    timeout.map_or(DEFAULT_BUDGET, |timeout| timeout * 3 / 4)
+    timeout.map_or(default, |timeout| timeout * 3 / 4)
 }
 
 /// Reads a timeout of gRPC: up to eight digits, and a unit.
@@ -326,9 +331,9 @@ mod tests {
             [("20m", 15), ("1S", 750), ("8000u", 6), ("", 15), ("12x", 15), ("123456789m", 15), ("m", 15)]
         {
             let headers = HeaderMap::from_iter([("grpc-timeout".parse().unwrap(), text.parse().unwrap())]);
-            assert_eq!(budget(&headers), Duration::from_millis(millis), "{text}");
+            assert_eq!(budget(&headers, DEFAULT_BUDGET), Duration::from_millis(millis), "{text}");
         }
-        assert_eq!(budget(&HeaderMap::new()), DEFAULT_BUDGET);
+        assert_eq!(budget(&HeaderMap::new(), DEFAULT_BUDGET), DEFAULT_BUDGET);
     }
 
     #[test]

@@ -7,8 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use axum::body::Body;
 use axum::{Extension, Router, middleware};
 use futures::future::{OptionFuture, join};
+use http::request::Parts;
+use http::{HeaderMap, Response};
 use prometheus_client::registry::Registry;
 use sluice_config::message::{PolicyUid, Replica};
 use sluice_config::store_access::StoreChoices;
@@ -29,11 +32,16 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tonic_health::server::HealthReporter;
 
+use crate::auth;
+use crate::authorizer::{Authorizer, AuthorizerArgs};
+use crate::authz;
 use crate::callers::{Callers, Sender};
 use crate::checks::Checks;
 use crate::door::{self, Door};
-use crate::grpc::{self, ShouldRateLimit};
+use crate::grpc::{self, Methods};
+use crate::heads::Heads;
 use crate::health::{self, Health, Loaded};
+use crate::messages::{CheckRequest, CheckResponse};
 use crate::metrics::Metrics;
 use crate::pages::Pages;
 use crate::rls::{Rls, RlsOptions};
@@ -72,6 +80,10 @@ pub struct Options {
     pub callers: Option<Callers>,
     /// Age at which connections end.
     pub age: ConnectionAge,
+    /// An authorizer of the user's own behind `authz` and `auth`.
+    pub authorizer: AuthorizerArgs,
+    /// Time for which gateways wait at `authz` and `auth`, if they do not say so.
+    pub auth_timeout: Duration,
     /// The contents of answers beside the decision.
     pub rls: RlsOptions,
     /// Whether questions are answered before the first rules have come, with an error. Without it, connections wait for them.
@@ -102,6 +114,8 @@ impl Options {
             tls: None,
             callers: None,
             age: ConnectionAge { max: Some(Duration::from_secs(300)), grace: Some(Duration::from_secs(30)) },
+            authorizer: AuthorizerArgs::default(),
+            auth_timeout: Duration::from_millis(200),
             rls: RlsOptions::default(),
             answers_without_rules: false,
             is_unhealthy_without_domains: false,
@@ -137,6 +151,7 @@ pub struct Service {
     engine: Engine,
     metrics: Metrics,
     rls: Arc<Rls>,
+    heads: Arc<Heads>,
     routes: Router,
     /// Ends the ports of pages.
     _pages_drain: DrainSignal,
@@ -233,6 +248,8 @@ impl Service {
             tls,
             callers,
             age,
+            authorizer,
+            auth_timeout,
             rls,
             answers_without_rules,
             is_unhealthy_without_domains,
@@ -277,6 +294,7 @@ impl Service {
             callers.register(&mut registry);
         }
         let tracer = tracing.and_then(|options| Tracer::start(&options, spans));
+        let authorizer = Authorizer::new(authorizer, &mut registry);
         let metrics = Metrics::new(registry);
         let rls = Arc::new(Rls {
             engine: engine.clone(),
@@ -335,8 +353,17 @@ impl Service {
             routes = routes.merge(pages.clone().http().layer(middleware::from_fn(door::refuse_browsers)));
         }
         let has_callers = callers.is_some();
-        let method = ShouldRateLimit { rls: rls.clone(), tracer: tracer.clone(), callers };
-        let door = Door::new(routes.clone(), method, certificates, has_callers);
+        let heads = Arc::new(Heads {
+            engine: engine.clone(),
+            metrics: metrics.clone(),
+            callers: callers.clone(),
+            is_of_one_user,
+            authorizer,
+            timeout: auth_timeout,
+            log: LogSampler::default(),
+        });
+        let methods = Methods { rls: rls.clone(), heads: heads.clone(), tracer: tracer.clone(), callers };
+        let door = Door::new(routes.clone(), methods.into(), certificates, has_callers);
         let table = door::table(max_connections, &metrics.ports);
         let port = |first| door.clone().port(table.clone(), first, age, drain.clone());
         let others = TaskTracker::new();
@@ -373,6 +400,7 @@ impl Service {
             engine,
             metrics,
             rls,
+            heads,
             routes,
             _pages_drain: pages_drain,
             rules,
@@ -417,6 +445,19 @@ impl Service {
     /// Returns the door for checks of applications, which can be asked without the network.
     pub fn check_door(&self) -> Router {
         self.routes.clone().layer(Extension(Sender::local()))
+    }
+
+    /// Answers a question at the door `authz`, without the network.
+    ///
+    /// # Errors
+    /// The question names no policies that there are.
+    pub async fn authorize(&self, request: CheckRequest) -> Result<CheckResponse, tonic::Status> {
+        authz::answer(&self.heads, request, &HeaderMap::new(), &Sender::local(), None).await
+    }
+
+    /// Answers a question at the door `auth`, without the network.
+    pub async fn auth(&self, head: Parts) -> Response<Body> {
+        auth::answer(&self.heads, head, &Sender::local()).await
     }
 
     /// Returns the address of the gRPC port.

@@ -6,6 +6,7 @@
 mod callers;
 mod checks;
 mod configuration;
+mod heads;
 mod ports;
 mod ratelimit;
 mod reservations;

@@ -62,6 +62,34 @@ async fn a_settlement_counts_by_the_rates_that_were_charged() {
     assert_eq!(answer["limits"][0]["remaining"], left - 50, "{answer}");
 }
 
+/// An edit of `per` keeps what windows on the clock have counted, and so what was reserved.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_reserved_before_an_edit_is_settled_after_it() {
+    for is_checked in [false, true] {
+        let running = Running::start(|_| {}).await;
+        let reserve =
+            json!({"policy": "shop/llm", "limit": "per-user", "key": ["alice"], "cost": 4000, "reserve": {}});
+        let reserved = running.check(reserve).await;
+        running.edit("10000, per: 1h}", "10000, per: 24h}");
+        let mut used = 0;
+        if is_checked {
+            used = 100;
+            running
+                .check(json!({"policy": "shop/llm", "limit": "per-user", "key": ["alice"], "cost": used}))
+                .await;
+        }
+        assert_eq!(running.left("shop/llm", "per-user", &["alice"]).await, 6000 - used);
+        assert!(running.settle(&id(&reserved), Some(1000)).await);
+        assert_eq!(running.left("shop/llm", "per-user", &["alice"]).await, 9000 - used);
+        assert!(!running.settle(&id(&reserved), Some(0)).await);
+        running.edit("10000, per: 1h}", "10000, per: 1h}");
+        assert_eq!(
+            running.left("shop/llm", "per-user", &["alice"]).await,
+            if is_checked { 6000 } else { 9000 }
+        );
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_denied_check_reserves_nothing() {
     let running = Running::start(|_| {}).await;

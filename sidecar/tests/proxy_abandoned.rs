@@ -113,9 +113,8 @@ fn concurrent(max: u64, abandoned_for: Duration) -> String {
 /// Returns an adaptive limit in JSON.
 fn adaptive(limit: u64) -> String {
     format!(
-        r#"{{"name":"l","mode":"Enforce","onMissing":"Shared","kind":{{"adaptive":{{"minimum":{limit},
-        "initial":{limit},"maximum":{limit},"abandonedForMillis":3600000,
-        "kind":{{"gradient2":{{"tolerancePercent":3,"queuePercent":5}}}}}}}}}}"#
+        r#"{{"name":"l","mode":"Enforce","onMissing":"Shared","kind":{{"adaptive":{{
+        "gradient2":{{"minimum":{limit},"maximum":{limit}}},"abandonedForMillis":3600000}}}}}}"#
     )
 }
 

@@ -15,7 +15,7 @@ const NOW: u64 = 1_700_000_000 / 60 * 60;
 /// Starts a sidecar with a limit of one request per minute and client.
 async fn start(reject: &str) -> (Application, sluice_sidecar::Sidecar) {
     let application = Application::start().await;
-    let limits = [limit("per-client", 1, &format!(",\"reject\":{reject}"))];
+    let limits = [limit("per-client", 1, &format!(",\"onLimit\":{{\"reject\":{reject}}}"))];
     let sidecar = sidecar_with(application.address, &[policy(&limits)]);
     (application, sidecar)
 }
@@ -29,7 +29,7 @@ async fn denied(sidecar: &sluice_sidecar::Sidecar) -> HttpResponse {
 
 #[tokio::test]
 async fn status_and_headers_are_those_of_the_limit() {
-    let reject = r#"{"status":503,"headers":[["access-control-allow-origin","*"],["x-docs","/limits"]]}"#;
+    let reject = r#"{"statusCode":503,"headers":[{"name":"access-control-allow-origin","value":"*"},{"name":"x-docs","value":"/limits"}]}"#;
     let (_application, sidecar) = start(reject).await;
     let denied = denied(&sidecar).await;
     assert_eq!(denied.status, 503);
@@ -66,7 +66,7 @@ async fn a_template_is_filled_in_and_its_values_are_escaped() {
     let body = json!({"template": {"contentType": "application/json", "text": text}});
     let reject = json!({"body": body, "resetFormat": "EpochSeconds"}).to_string();
     let application = Application::start().await;
-    let named = limit("a\\\"<b", 1, &format!(",\"reject\":{reject}"));
+    let named = limit("a\\\"<b", 1, &format!(",\"onLimit\":{{\"reject\":{reject}}}"));
     let sidecar = sidecar_with(application.address, &[policy(&[named])]);
     let denied = denied(&sidecar).await;
     let expected = json!({
@@ -76,7 +76,7 @@ async fn a_template_is_filled_in_and_its_values_are_escaped() {
     assert_eq!((denied.header("content-type"), denied.json()), ("application/json", expected));
 
     let body = json!({"template": {"contentType": "text/html", "text": "<b>${limit}</b>"}});
-    let named = limit("a\\\"<b", 0, &format!(",\"reject\":{}", json!({"body": body})));
+    let named = limit("a\\\"<b", 0, &format!(",\"onLimit\":{}", json!({"reject": {"body": body}})));
     let sidecar = sidecar_with(application.address, &[policy(&[named])]);
     assert_eq!(get(sidecar.addresses()[0], "").await.body, "<b>a&quot;&lt;b</b>");
 }
@@ -96,8 +96,9 @@ async fn jitter_only_prolongs_the_wait() {
 #[tokio::test]
 async fn of_several_limits_that_deny_the_one_with_the_longest_wait_describes_the_response() {
     let application = Application::start().await;
-    let short = limit("short", 0, r#","reject":{"status":503}"#).replace("\"requests\":0", "\"requests\":1");
-    let long = limit("long", 1, r#","reject":{"status":403}"#).replace("60000", "3600000");
+    let short = limit("short", 0, r#","onLimit":{"reject":{"statusCode":503}}"#)
+        .replace("\"requests\":0", "\"requests\":1");
+    let long = limit("long", 1, r#","onLimit":{"reject":{"statusCode":403}}"#).replace("60000", "3600000");
     let sidecar = sidecar_with(application.address, &[policy(&[short, long])]);
     let denied = denied(&sidecar).await;
     assert_eq!((denied.status, &denied.json()["violated-policies"]), (403, &json!(["short", "long"])));
@@ -108,15 +109,18 @@ async fn limits_on_concurrent_requests_answer_in_their_own_form() {
     let application = Application::start().await;
     let reject = |status: &str| {
         let body = r#""body":{"envelope":{"code":"busy"}},"resetFormat":"EpochSeconds""#;
-        format!(r#""reject":{{{status}"headers":[["x-docs","/busy"]],{body}}}"#)
+        format!(
+            r#""onLimit":{{"reject":{{{status}"headers":[{{"name":"x-docs","value":"/busy"}}],{body}}}}}"#
+        )
     };
     let slots = r#"{"slots":{"max":1,"leaseMillis":30000,"abandonedForMillis":30000}}"#;
-    let adaptive = r#"{"adaptive":{"minimum":1,"initial":1,"maximum":1,"abandonedForMillis":30000,"kind":{"aimd":{"tolerancePercent":10,"timeoutMillis":1000}}}}"#;
+    let adaptive =
+        r#"{"adaptive":{"aimd":{"minimum":1,"maximum":1,"timeout":"1s"},"abandonedForMillis":30000}}"#;
     for (kind, status, expected) in [
         (slots, "", 429),
-        (slots, "\"status\":420,", 420),
+        (slots, "\"statusCode\":420,", 420),
         (adaptive, "", 503),
-        (adaptive, "\"status\":529,", 529),
+        (adaptive, "\"statusCode\":529,", 529),
     ] {
         let limit = format!(
             r#"{{"name":"c","mode":"Enforce","onMissing":"Shared",{},"kind":{kind}}}"#,
@@ -142,7 +146,7 @@ async fn limits_on_concurrent_requests_answer_in_their_own_form() {
 #[tokio::test]
 async fn a_limit_that_denies_while_its_store_does_not_answer_does_so_in_its_own_form() {
     let application = Application::start().await;
-    let reject = r#","reject":{"status":503,"body":{"template":{"contentType":"text/plain","text":"${limit}: ${message}"}}}"#;
+    let reject = r#","onLimit":{"reject":{"statusCode":503,"body":{"template":{"contentType":"text/plain","text":"${limit}: ${message}"}}}}"#;
     let json = policy_json("checkout", "Deny", &[limit("l", 1, reject)]);
     let (sidecar, _) = sidecar(application.address);
     publish(&sidecar, &StoreChoice::Unconfigured, &[prepare(&json)]);
@@ -211,8 +215,7 @@ async fn a_denial_describes_the_limit_that_denied_for_the_longest_time() {
 #[tokio::test]
 async fn during_a_block_the_longer_wait_of_another_limit_is_described() {
     let application = Application::start().await;
-    let block = r#""block":{"after":1,"withinMillis":60000,"lastsMillis":120000},"base""#;
-    let blocking = limit("blocking", 1, "").replace(r#""base""#, block);
+    let blocking = limit("blocking", 1, r#","onLimit":{"block":{"after":1,"within":"1m","for":"2m"}}"#);
     let hour = limit("hour", 1, "").replace("60000", "3600000");
     let sidecar = sidecar_with(application.address, &[policy(&[blocking, hour])]);
     let denied = denied(&sidecar).await;

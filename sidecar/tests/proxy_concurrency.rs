@@ -17,7 +17,7 @@ use crate::support::*;
 /// Returns a limit in JSON: `max` concurrent requests for each `x-api-key`.
 fn concurrent(name: &str, max: u64, mode: &str) -> String {
     format!(
-        r#"{{"name":"{name}","mode":"{mode}","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
+        r#"{{"name":"{name}","mode":"{mode}","onMissing":"Shared","key":[{{"header":{{"name":"x-api-key"}}}}],
         "kind":{{"slots":{{"max":{max},"leaseMillis":30000,"abandonedForMillis":30000}}}}}}"#
     )
 }
@@ -25,8 +25,8 @@ fn concurrent(name: &str, max: u64, mode: &str) -> String {
 /// Returns an adaptive limit in JSON.
 fn adaptive(initial: u32, mode: &str) -> String {
     format!(
-        r#"{{"name":"a","mode":"{mode}","onMissing":"Shared","kind":{{"adaptive":{{"minimum":1,"initial":{initial},
-        "maximum":9,"abandonedForMillis":30000,"kind":{{"gradient2":{{"tolerancePercent":3,"queuePercent":5}}}}}}}}}}"#
+        r#"{{"name":"a","mode":"{mode}","onMissing":"Shared","kind":{{"adaptive":{{
+        "gradient2":{{"minimum":1,"initial":{initial},"maximum":9}},"abandonedForMillis":30000}}}}}}"#
     )
 }
 

@@ -12,7 +12,7 @@ use crate::support::*;
 /// `max_wait`, both in milliseconds.
 fn leaky(name: &str, period: u64, max_wait: u64, mode: &str) -> String {
     format!(
-        r#"{{"name":"{name}","mode":"{mode}","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
+        r#"{{"name":"{name}","mode":"{mode}","onMissing":"Shared","key":[{{"header":{{"name":"x-api-key"}}}}],
         "kind":{{"rates":{{"base":[{{"requests":1,"periodMillis":{period},"algorithm":{{"leakyBucket":{{"maxWaitMillis":{max_wait}}}}}}}]}}}}}}"#
     )
 }

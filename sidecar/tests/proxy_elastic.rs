@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use crate::support::*;
 
 /// A limit of 3 per hour, boosted to 5 while less than half of a capacity of 2 is used.
-const ELASTIC: &str = r#"{"name":"l","mode":"Enforce","onMissing":"Shared","key":[{"header":"x-api-key"}],
+const ELASTIC: &str = r#"{"name":"l","mode":"Enforce","onMissing":"Shared","key":[{"header":{"name":"x-api-key"}}],
     "kind":{"rates":{"base":[{"requests":3,"periodMillis":3600000,"algorithm":{"fixedWindow":"Clock"}}],
     "boosted":{"requests":5,"belowPercent":50,"capacity":{"inFlight":2}}}}}"#;
 

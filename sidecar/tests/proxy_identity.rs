@@ -116,22 +116,22 @@ fn requests() -> impl Strategy<Value = (String, Vec<(String, String)>)> {
 
 /// Returns a policy that looks at requests in all ways.
 fn curious() -> Arc<PreparedPolicy> {
-    let header = |name: &str, value: &str| format!(r#"{{"headers":[{{"name":"{name}","value":{value}}}]}}"#);
-    let present = r#"{"present":true}"#;
+    let header = |name: &str, value: &str| format!(r#"{{"headers":[{{"name":"{name}",{value}}}]}}"#);
+    let present = r#""present":true"#;
     let seen = ["upgrade", "te", "keep-alive", "proxy-connection", "connection", "expect", "authorization"];
     let seen = seen.map(|name| {
         limit_with(&format!("sees-{name}"), &format!(r#""matches":[{}],"#, header(name, present)))
     });
     let limits = [
-        limit_with("key", r#""key":[{"header":"x-api-key"}],"#),
-        limit_with("cookie", r#""key":[{"cookie":"session"}],"#),
-        limit_with("query", r#""key":[{"query":"plan"}],"#),
-        limit_with("both", r#""key":[{"header":"x-plan"},{"header":"authorization"}],"#),
+        limit_with("key", r#""key":[{"header":{"name":"x-api-key"}}],"#),
+        limit_with("cookie", r#""key":[{"cookie":{"name":"session"}}],"#),
+        limit_with("query", r#""key":[{"query":{"name":"plan"}}],"#),
+        limit_with("both", r#""key":[{"header":{"name":"x-plan"}},{"header":{"name":"authorization"}}],"#),
         limit_with(
             "anonymous",
-            &format!(r#""matches":[{}],"#, header("authorization", r#"{"present":false}"#)),
+            &format!(r#""matches":[{}],"#, header("authorization", r#""present":false"#)),
         ),
-        limit_with("exempt", &format!(r#""except":[{}],"#, header("x-exempt", r#"{"exact":"yes"}"#))),
+        limit_with("exempt", &format!(r#""except":[{}],"#, header("x-exempt", r#""exact":"yes""#))),
         limit_with("host", r#""matches":[{"hosts":["shop.example"]}],"#),
     ];
     prepare(&policy_json("curious", "Allow", &[&limits[..], &seen].concat()))
@@ -202,7 +202,7 @@ async fn a_field_that_is_not_forwarded_makes_no_client() {
 async fn an_address_is_read_though_its_field_is_not_forwarded() {
     let application = Application::start().await;
     let limit = limit("l", 2, "")
-        .replace(r#"{"header":"x-api-key"}"#, r#"{"clientIp":{"ipv4Prefix":32,"ipv6Prefix":64}}"#);
+        .replace(r#"{"header":{"name":"x-api-key"}}"#, r#"{"clientIP":{"ipv4Prefix":32,"ipv6Prefix":64}}"#);
     for (header, own, other) in [
         ("XForwardedFor", "x-forwarded-for: 192.0.2.1", "x-forwarded-for: 192.0.2.2"),
         ("Forwarded", "forwarded: for=192.0.2.1", "forwarded: for=192.0.2.2"),
@@ -255,7 +255,7 @@ async fn the_table_of_fields_that_change_is_true() {
         let condition = |n: usize, (name, value): &(String, String)| {
             let named = match name.as_str() {
                 "host" => format!(r#""hosts":["{}"]"#, value.split(':').next().unwrap()),
-                _ => format!(r#""headers":[{{"name":"{name}","value":{{"exact":"{value}"}}}}]"#),
+                _ => format!(r#""headers":[{{"name":"{name}","exact":"{value}"}}]"#),
             };
             limit_with(&format!("l{n}"), &format!(r#""matches":[{{{named}}}],"#))
         };

@@ -11,7 +11,7 @@ mod queue;
 fn limited(name: &str, requests: u64, period: u64, kind: &str, extra: &str) -> String {
     let mode = if extra.contains("\"mode\"") { "" } else { r#""mode":"Enforce","# };
     format!(
-        r#"{{"name":"{name}",{mode}"onMissing":"Shared","key":[{{"header":"x-api-key"}}],
+        r#"{{"name":"{name}",{mode}"onMissing":"Shared","key":[{{"header":{{"name":"x-api-key"}}}}],
         "kind":{{"rates":{{"base":[{{"requests":{requests},"periodMillis":{period},"algorithm":{{"fixedWindow":"Clock"}}}}]{kind}}}}}{extra}}}"#
     )
 }

@@ -152,7 +152,7 @@ async fn pipelined_requests_get_their_responses_in_order() {
 #[tokio::test]
 async fn quotation_marks_and_angle_brackets_of_a_target_are_encoded_for_all() {
     let application = Application::start().await;
-    let matches = r#","matches":[{"query":[{"name":"filter","value":{"exact":"{\"a\":1}"}}]}]"#;
+    let matches = r#","matches":[{"query":[{"name":"filter","exact":"{\"a\":1}"}]}]"#;
     let sidecar = sidecar_with(application.address, &[policy(&[limit("l", 1, matches)])]);
     let address = sidecar.addresses()[0];
     let search = "GET /a\"b?filter={\"a\":1}&x=<y> HTTP/1.1\r\nhost: a\r\nx-api-key: a\r\n\r\n";

@@ -75,18 +75,16 @@ impl Setup {
 }
 
 const IN_FLIGHT: &str = "sluice_requests_in_flight";
-const OK: &str = r#","countWhen":{"statusCodes":[{"first":200,"last":299}]}"#;
+const OK: &str = r#","countWhen":{"statusCodes":["2xx"]}"#;
 
 /// Returns the members of rates with a cost in the response. Only requests with a successful status count.
 fn cost(source: &str, reserve: u64) -> String {
-    format!(r#","cost":{{"response":{{"source":{source},"reserve":{reserve}}}}}{OK}"#)
+    format!(r#","cost":{{"response":{{{source},"reserve":{reserve}}}}}{OK}"#)
 }
 
 #[tokio::test]
 async fn only_the_outcomes_that_a_limit_names_count() {
-    let setup =
-        Setup::new(r#","countWhen":{"statusCodes":[{"first":401,"last":401},{"first":500,"last":599}]}"#, 1)
-            .await;
+    let setup = Setup::new(r#","countWhen":{"statusCodes":["401","5xx"]}"#, 1).await;
     for status in [200, 301, 403, 404, 429] {
         assert_eq!(setup.send(&format!("answer-status: {status}\r\n")).await.status, status);
     }
@@ -100,7 +98,7 @@ async fn only_the_outcomes_that_a_limit_names_count() {
 
 #[tokio::test]
 async fn exactly_as_many_failures_pass_as_the_limit_admits_and_successes_are_free() {
-    let setup = Setup::new(r#","countWhen":{"statusCodes":[{"first":401,"last":401}]}"#, 1).await;
+    let setup = Setup::new(r#","countWhen":{"statusCodes":["401"]}"#, 1).await;
     for _ in 0..99 {
         assert_eq!(setup.send("answer-status: 401\r\n").await.status, 401);
     }
@@ -126,7 +124,7 @@ async fn until(mut holds: impl AsyncFnMut() -> bool) {
 
 #[tokio::test]
 async fn a_client_that_leaves_does_not_evade_the_count() {
-    let setup = Setup::new(r#","countWhen":{"statusCodes":[{"first":401,"last":401}]}"#, 1).await;
+    let setup = Setup::new(r#","countWhen":{"statusCodes":["401"]}"#, 1).await;
     for n in 1..=4 {
         let mut client = Client::connect(setup.sidecar.addresses()[0]).await;
         client.send("GET / HTTP/1.1\r\nhost: a\r\nanswer-never: 1\r\n\r\n").await;
@@ -141,12 +139,12 @@ async fn a_client_that_leaves_does_not_evade_the_count() {
 #[tokio::test]
 async fn an_application_that_cannot_be_reached_is_a_502() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let of_rates = r#","countWhen":{"statusCodes":[{"first":401,"last":401}]}"#;
+    let of_rates = r#","countWhen":{"statusCodes":["401"]}"#;
     let sidecar = sidecar_with(free, &[policy_of("Enforce", of_rates)]);
     for _ in 0..150 {
         until(async || get(sidecar.addresses()[0], "").await.status == 502).await;
     }
-    let of_rates = r#","countWhen":{"statusCodes":[{"first":502,"last":502}]}"#;
+    let of_rates = r#","countWhen":{"statusCodes":["502"]}"#;
     let sidecar = sidecar_with(free, &[policy_of("Enforce", of_rates)]);
     for n in 0..101 {
         assert_eq!(get(sidecar.addresses()[0], "").await.status, if n < 100 { 502 } else { 429 });
@@ -155,7 +153,7 @@ async fn an_application_that_cannot_be_reached_is_a_502() {
 
 #[tokio::test]
 async fn a_header_of_the_response_is_the_cost() {
-    let setup = Setup::new(&cost(r#"{"header":"x-cost"}"#, 10), 10).await;
+    let setup = Setup::new(&cost(r#""header":"x-cost""#, 10), 10).await;
     setup.send("answer-x-cost: 25\r\n").await;
     setup.used(25).await;
     setup.send("answer-x-cost: 0\r\n").await;
@@ -172,7 +170,7 @@ async fn a_header_of_the_response_is_the_cost() {
 
 #[tokio::test]
 async fn a_field_of_json_is_the_cost_also_in_a_stream() {
-    let setup = Setup::new(&cost(r#"{"jsonField":["usage","total_tokens"]}"#, 10), 10).await;
+    let setup = Setup::new(&cost(r#""jsonField":"usage.total_tokens""#, 10), 10).await;
     let response =
         setup.send("answer-body: {\"usage\":{\"total_to|kens\":2|0}}\r\naccept-encoding: gzip\r\n").await;
     assert_eq!(response.body, r#"{"usage":{"total_tokens":20}}"#);
@@ -189,7 +187,7 @@ async fn a_field_of_json_is_the_cost_also_in_a_stream() {
 #[tokio::test]
 async fn the_application_is_asked_for_json_that_can_be_read() {
     let application = Application::start().await;
-    let of_rates = r#","cost":{"response":{"source":{"jsonField":["n"]},"reserve":1}}"#;
+    let of_rates = r#","cost":{"response":{"jsonField":"n","reserve":1}}"#;
     let sidecar = sidecar_with(application.address, &[policy_of("Enforce", of_rates)]);
     get(sidecar.addresses()[0], "accept-encoding: gzip, br\r\naccept-encoding: zstd\r\n").await;
     let seen = application.last();
@@ -199,7 +197,7 @@ async fn the_application_is_asked_for_json_that_can_be_read() {
 
 #[tokio::test]
 async fn the_length_of_bodies_is_the_cost() {
-    let setup = Setup::new(&cost(r#""bodyBytes""#, 10), 10).await;
+    let setup = Setup::new(&cost(r#""bodyBytes":{}"#, 10), 10).await;
     setup.send("answer-body: 0123456789|01234\r\n").await;
     setup.used(15).await;
     setup.send("").await;
@@ -208,7 +206,7 @@ async fn the_length_of_bodies_is_the_cost() {
 
 #[tokio::test]
 async fn a_response_that_ends_early_costs_its_reserve_or_what_was_seen() {
-    let setup = Setup::new(&cost(r#""bodyBytes""#, 10), 10).await;
+    let setup = Setup::new(&cost(r#""bodyBytes":{}"#, 10), 10).await;
     for (body, used) in [("01", 10), ("0123456789|0123456789", 30)] {
         let mut client = Client::connect(setup.sidecar.addresses()[0]).await;
         client
@@ -226,7 +224,7 @@ async fn a_response_that_ends_early_costs_its_reserve_or_what_was_seen() {
 
 #[tokio::test]
 async fn a_trailer_of_grpc_is_the_cost_and_its_status_the_outcome() {
-    let of_rates = r#","cost":{"response":{"source":{"grpcTrailer":"x-cost"},"reserve":5}},"countWhen":{"grpcStatuses":["OK","UNAUTHENTICATED"]}"#;
+    let of_rates = r#","cost":{"response":{"grpcTrailer":"x-cost","reserve":5}},"countWhen":{"grpcStatuses":["OK","UNAUTHENTICATED"]}"#;
     let setup = Setup::new(of_rates, 5).await;
     let (mut sender, _) = http2(setup.sidecar.addresses()[0]).await;
     let mut call = async |trailers: &[(&'static str, &'static str)]| {
@@ -256,7 +254,7 @@ async fn a_trailer_of_grpc_is_the_cost_and_its_status_the_outcome() {
 
 #[tokio::test]
 async fn a_request_costs_the_length_of_its_body() {
-    let setup = Setup::new(&format!(r#","cost":{{"request":"bodyBytes"}}{OK}"#), 0).await;
+    let setup = Setup::new(&format!(r#","cost":{{"request":{{"bodyBytes":{{}}}}}}{OK}"#), 0).await;
     let post = async |head: &str, body: &str| {
         let mut client = Client::connect(setup.sidecar.addresses()[0]).await;
         client.send(format!("POST / HTTP/1.1\r\nhost: a\r\n{head}\r\n{body}")).await;
@@ -292,7 +290,7 @@ async fn a_request_costs_the_length_of_its_body() {
 
 #[tokio::test]
 async fn a_limit_in_shadow_mode_settles_too() {
-    let of_rates = r#","countWhen":{"statusCodes":[{"first":401,"last":401}]}"#;
+    let of_rates = r#","countWhen":{"statusCodes":["401"]}"#;
     let sidecar = sidecar_with(application::start().await, &[policy_of("Shadow", of_rates)]);
     for n in 0..300 {
         let status = if n % 3 == 0 { "answer-status: 401\r\n" } else { "" };

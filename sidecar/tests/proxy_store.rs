@@ -40,7 +40,7 @@ fn policy_with_rate(
 ) -> Arc<PreparedPolicy> {
     prepare(&format!(
         r#"{{"namespace":"shop","name":"{name}","mode":"Enforce","onStoreFailure":"{on_failure}","consistency":"{consistency}","ambiguousPaths":"Match",
-        "limits":[{{"name":"{name}","mode":"{mode}","onMissing":"Shared","key":[{{"header":"x-api-key"}}],"kind":{{"rates":{{"base":[{rate}]}}}}}}]}}"#
+        "limits":[{{"name":"{name}","mode":"{mode}","onMissing":"Shared","key":[{{"header":{{"name":"x-api-key"}}}}],"kind":{{"rates":{{"base":[{rate}]}}}}}}]}}"#
     ))
 }
 

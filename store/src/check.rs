@@ -179,7 +179,7 @@ impl CheckResponse {
 pub struct Grant {
     /// Number of times the cost was charged, at most the number wanted.
     pub granted: u64,
-    /// State of the counter afterwards: the response that the next equal check would receive.
+    /// State of the counter afterwards, and whether its key is new.
     pub response: CheckResponse,
 }
 
@@ -383,8 +383,8 @@ pub fn take(id: Holder, stored: &mut [Record], now: u64) -> bool {
     ledger.is_some_and(|ledger| ledger.take_reservation(id, now).is_some())
 }
 
-/// Refunds a part of a charge in a counter's records at `now`. Rates without a record are skipped, but for slots that must be there
-/// while there is none of another rate either.
+/// Refunds a part of a charge in a counter's records at `now`. A rate without a record has charged nothing: what was charged is in the
+/// records of former rates, with which it will begin. Slots that must be there are made while there is no record at all.
 /// Returns what was found of those. If they were reset, nothing is corrected.
 pub fn settle(
     settlement: &Settlement,
@@ -393,6 +393,13 @@ pub fn settle(
 ) -> SlotsFound {
     let mut found = SlotsFound::Enough;
     let Settlement { limit, key, charged, delta, least, .. } = settlement;
+    let is_own = |record: &Record| limit.rates.iter().any(|rate| rate.tag() == record.tag);
+    let begins =
+        |rate: &Rate| rate.tag().has_clock_windows() && stored.iter().all(|record| record.tag != rate.tag());
+    if limit.rates.iter().any(begins) {
+        let former = stored.iter_mut().filter(|record| !is_own(record));
+        former.for_each(|record| record.settle_former(now, *charged, *delta));
+    }
     for rate in &limit.rates {
         let (phase, tag) = (rate.phase(key.0), rate.tag());
         let known = stored.iter().position(|record| record.tag == tag);

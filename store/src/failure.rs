@@ -1,7 +1,5 @@
 //! Errors of a store, and its health.
 
-use std::fmt;
-
 /// The reason why a check has no result. The caller then applies its policy's `onStoreFailure`. The store
 /// charges nothing for such a check as far as it can prevent it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -42,21 +40,28 @@ impl StoreError {
 }
 
 /// A kind of store failure. There are few and their names are fixed, so that they can label metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum StoreFault {
     /// There is no connection: it was refused or reset, or the host name does not resolve.
+    #[error("it cannot be reached")]
     Unreachable,
     /// Replies take longer than the latency budget.
+    #[error("its replies take longer than the latency budget")]
     Slow,
     /// The server rejects this client: its password, its user's rights, or TLS.
+    #[error("it rejects the user, the password, the certificate or a command")]
     Refused,
     /// The server cannot write: it has reached maxmemory, or it is a read-only replica.
+    #[error("it cannot write (maxmemory reached, or a read-only replica)")]
     ReadOnly,
     /// The server sends replies that do not fit the request.
+    #[error("its replies are invalid")]
     Nonsense,
     /// A key holds a value that is not a counter.
+    #[error("a key holds a value that is not a counter")]
     WrongType,
     /// No store is configured, or its configuration cannot be used.
+    #[error("no usable store is configured")]
     Unconfigured,
 }
 
@@ -73,20 +78,6 @@ impl StoreFault {
             Self::WrongType => "wrong-type",
             Self::Unconfigured => "unconfigured",
         }
-    }
-}
-
-impl fmt::Display for StoreFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unreachable => "it cannot be reached",
-            Self::Slow => "its replies take longer than the latency budget",
-            Self::Refused => "it rejects the user, the password, the certificate or a command",
-            Self::ReadOnly => "it cannot write (maxmemory reached, or a read-only replica)",
-            Self::Nonsense => "its replies are invalid",
-            Self::WrongType => "a key holds a value that is not a counter",
-            Self::Unconfigured => "no usable store is configured",
-        })
     }
 }
 

@@ -10,7 +10,6 @@ use crate::check::{
 };
 use crate::failure::{StoreError, StoreHealth};
 use crate::fault_cause::FaultCause;
-use crate::key_usage::CounterSet;
 
 /// A store of counters. Each call is atomic: no other call sees a part of it. After an error of [`Store::settle`],
 /// [`Store::take`] or [`Store::reset`], the call may or may not have been carried out, and the store does not repeat it.
@@ -22,30 +21,12 @@ pub trait Store: Send + Sync + 'static {
     fn check(&self, check: CheckRequest) -> impl Future<Output = Result<CheckResponse, StoreError>> + Send;
 
     /// Charges a counter's cost up to `times` times, with the same result as that many checks one after another that stop at
-    /// the first denial. A store that is asked over a network does so in one call.
+    /// the first denial, in one call.
     ///
     /// # Errors
     /// See [`Store::check`].
-    fn acquire(
-        &self,
-        counter: Counter,
-        times: u64,
-    ) -> impl Future<Output = Result<Grant, StoreError>> + Send {
-        async move {
-            let (mut granted, mut created) = (0, CounterSet::default());
-            while granted < times {
-                let response = self.check(CheckRequest::from_iter([counter.clone()])).await?;
-                if !response.admitted {
-                    break;
-                }
-                granted += 1;
-                created |= response.created;
-            }
-            let peek = Counter { cost: 0, ..counter };
-            let response = self.check(CheckRequest::from_iter([peek])).await?;
-            Ok(Grant { granted, response: CheckResponse { created, ..response } })
-        }
-    }
+    fn acquire(&self, counter: Counter, times: u64)
+    -> impl Future<Output = Result<Grant, StoreError>> + Send;
 
     /// Corrects a charge as [`settle`](crate::check::settle) does. Returns what was found of the slots that must be there.
     ///

@@ -15,7 +15,7 @@ readonly LINT_PACKAGES=(python3=python3 python3-pip=pip3 nodejs=node shellcheck=
 readonly TEST_PACKAGES=(
   redis-server=redis-server redis-tools=redis-cli etcd-server=etcd
   curl=curl openssl=openssl ca-certificates
-  nginx=nginx nodejs=node npm=npm python3=python3 python3-pip=pip3
+  nginx=nginx haproxy=haproxy nodejs=node npm=npm python3=python3 python3-pip=pip3
   prometheus=prometheus lua5.4=lua5.4
 )
 readonly NODE_PACKAGES=(
@@ -24,7 +24,7 @@ readonly NODE_PACKAGES=(
   kmod=modprobe procps=sysctl util-linux=nsenter mount=mount bc=bc python3=python3 buildah=buildah
 )
 readonly INTEROP_PACKAGES=(
-  mono-mcs=mcs haproxy=haproxy
+  mono-mcs=mcs
   starman=starman libdancer2-perl
   ruby-rack puma=puma ruby-webrick
   php-cli=php php-fpm apache2=apache2 libapache2-mod-php

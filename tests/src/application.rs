@@ -86,13 +86,26 @@ impl Application {
 
 /// Starts an application that answers every request immediately with 200. Returns its address.
 pub async fn immediate() -> String {
+    answering(|_| OK.to_vec()).await
+}
+
+/// Starts an application that answers every request immediately with 200, and with the head that it has received as the body. Returns
+/// its address.
+pub async fn echo() -> String {
+    answering(|head| format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{head}", head.len()).into_bytes())
+        .await
+}
+
+/// Starts an application that answers each request by its head.
+async fn answering(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + Clone + 'static) -> String {
     let (listener, address) = listen().await;
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
+            let answer = answer.clone();
             tokio::spawn(async move {
                 let mut stream = BufReader::new(stream);
-                while next_request(&mut stream).await.is_some() {
-                    if stream.get_mut().write_all(OK).await.is_err() {
+                while let Some(head) = next_head(&mut stream).await {
+                    if stream.get_mut().write_all(&answer(&head)).await.is_err() {
                         return;
                     }
                 }
@@ -131,17 +144,32 @@ async fn listen() -> (TcpListener, String) {
     (listener, address)
 }
 
-/// Reads the head of the next request and returns its path, or `None` when the connection has ended.
+/// Reads the next request and returns its path, or `None` when the connection has ended.
 async fn next_request(stream: &mut BufReader<TcpStream>) -> Option<String> {
-    let mut path = None;
+    let head = next_head(stream).await?;
+    head.split(' ').nth(1).map(str::to_owned)
+}
+
+/// Reads the next request and returns its head, or `None` when the connection has ended.
+async fn next_head(stream: &mut BufReader<TcpStream>) -> Option<String> {
+    let (mut head, mut length) = (String::new(), 0);
     loop {
-        let mut line = String::new();
-        if stream.read_line(&mut line).await.ok()? == 0 {
+        let mut line = Vec::new();
+        if stream.read_until(b'\n', &mut line).await.ok()? == 0 {
             return None;
         }
-        if line == "\r\n" {
-            return path;
+        if line == b"\r\n" {
+            break;
         }
-        path = path.or_else(|| line.split(' ').nth(1).map(str::to_owned));
+        let line = String::from_utf8_lossy(&line);
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("content-length")
+        {
+            length = value.trim().parse().ok()?;
+        }
+        head.push_str(&line);
     }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await.ok()?;
+    Some(head)
 }

@@ -258,6 +258,9 @@ async fn every_panel_of_the_dashboards_has_data_and_every_alert_uses_metrics_tha
                      content-length: {length}\r\n\r\n"
                 );
                 send(&checks, (head + &check).as_bytes()).await;
+                let shown =
+                    [("x-sluice-method", "GET"), ("x-sluice-target", "/"), ("x-sluice-address", "192.0.2.7")];
+                get(&checks, "/v1/auth/nginx/-/-", &shown).await;
                 for client in ["alice", "bob", "carol", "queue"] {
                     get(&sidecar.address, "/", &[("x-client", client)]).await;
                 }

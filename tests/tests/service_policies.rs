@@ -279,12 +279,18 @@ async fn a_caller_is_known_by_the_token_of_its_service_account_and_by_no_other_t
         "key": {"parts": [{"descriptor": {"key": "user"}}]},
     }]});
     shop.apply("p", spec).await.unwrap();
+    let heads = json!({"enforcedBy": ["Service"], "limits": [{
+        "name": "all", "rates": [{"requests": 3, "per": "8784h"}], "algorithm": {"fixedWindow": {}},
+        "matches": [{"path": {"prefix": "/shown"}}],
+    }]});
+    shop.apply("heads", heads).await.unwrap();
     let callers = json!([{"subject": format!("{domain}/default"), "namespaces": [domain]}]);
     let pod = service_pod(&system, "sluice-service-1").await;
     let mut service = Service::start(&system, &pod, &operator, &authority, &callers).await;
     service.is_ready().await;
     // A service is ready with what its operator knew, which may be nothing of a policy that was just applied.
     shop.wait_for("p", "Programmed", "True Programmed").await;
+    shop.wait_for("heads", "Programmed", "True Programmed").await;
     let pod = shop.pod("app-1", false, json!({"app": "app"})).await;
     let mut caller = Caller::connect(service.grpc, &authority, None).await;
     let unidentified = caller.ask(domain, &[("user", "a")]).await.unwrap_err();
@@ -332,6 +338,27 @@ async fn a_caller_is_known_by_the_token_of_its_service_account_and_by_no_other_t
         let (status, answer) = service.door(caller).post("/v1/check", &check("e", 1));
         assert_eq!(status, 401, "{answer}");
     }
+    // A gateway shows the token in a header of its own. `authorization` is its client's.
+    let head =
+        ["-H", "x-sluice-method: GET", "-H", "x-sluice-target: /shown", "-H", "x-sluice-address: 192.0.2.7"];
+    let gateway = |more: &[&str], path: &str| {
+        let all: Vec<_> = head.iter().chain(more).copied().collect();
+        service.door(&all).post(path, &json!({})).0
+    };
+    let (of_gateway, of_client) = (format!("sluice-{}", bearer(&token)), bearer(&token));
+    let path = format!("/v1/auth/nginx/{domain}/-");
+    assert_eq!(gateway(&["-H", &of_client], &path), 401);
+    assert_eq!(gateway(&["-H", &of_gateway, "-H", "authorization: Basic eDp5"], &path), 200);
+    // It may name one namespace alone, so it need not.
+    assert_eq!(gateway(&["-H", &of_gateway], "/v1/auth/nginx/-/-"), 200);
+    assert_eq!(gateway(&["-H", &of_gateway], "/v1/auth/nginx/elsewhere/-"), 404);
+    let mut envoy = caller.clone();
+    assert_eq!(envoy.shows("/shown", None).await.unwrap(), 200);
+    assert_eq!(envoy.shows("/shown", Some(domain)).await.unwrap(), 429);
+    let refused = envoy.shows("/shown", Some("elsewhere")).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{refused}");
+    let message = shop.wait_for("heads", "Captured", "True ChecksArrive").await;
+    assert!(message.contains("gateways ask the service"), "{message}");
     // A service account of another namespace is somebody else.
     let token = system.token(&service_pod(&system, "sluice-service-2").await, "sluice.dev/service").await;
     let refused = caller.with_token(&token).ask(domain, &[("user", "c")]).await.unwrap_err();

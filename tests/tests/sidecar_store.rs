@@ -7,6 +7,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::json;
+use sluice_config::duration::Duration;
 use sluice_crds::RateLimitStore;
 use sluice_tests::client::get;
 use sluice_tests::components::{Operator, Redis, Sidecar};
@@ -112,7 +113,7 @@ async fn the_store_of_the_installation_is_an_object_that_follows_the_arguments()
     api.patch("default", &PatchParams::default(), &Patch::Merge(&edit)).await.expect("an edit");
     let is_back = async || {
         let store = api.get("default").await.ok()?;
-        (store.spec.latency_budget.as_deref() == Some("2000ms")).then_some(())
+        (store.spec.latency_budget == Some(Duration::from_millis(2000))).then_some(())
     };
     until("the store is as the arguments say", is_back).await;
     api.delete("default", &DeleteParams::default()).await.expect("a deletion");

@@ -140,7 +140,8 @@ pub(crate) async fn explain(args: ExplainArgs) -> Result<()> {
                     let _ = writeln!(out, "  as      {exception}");
                 }
                 let _ = writeln!(out, "  charge  {cost}");
-                let _ = writeln!(out, "  effect  {}", limit.effect);
+                let elsewhere = if limit.needs_exchange { ", not at authz and auth" } else { "" };
+                let _ = writeln!(out, "  effect  {}{elsewhere}", limit.effect);
                 for line in lines(state) {
                     let _ = writeln!(out, "  state   {line}");
                 }
@@ -218,6 +219,7 @@ mod tests {
                 policy: "shop/p".to_owned(),
                 limit: "l".to_owned(),
                 effect: "Reject".to_owned(),
+                needs_exchange: false,
                 result,
             };
             verdict(&Explanation { refused: None, limits: vec![limit] })

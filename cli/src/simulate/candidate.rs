@@ -55,7 +55,7 @@ impl Candidate {
             policy.limits.retain(is_simulated);
             for limit in &mut policy.limits {
                 // It is the user's own log.
-                limit.public_parts = (0..limit.key.len()).collect();
+                limit.key.iter_mut().for_each(|part| part.public = Some(true));
             }
         };
         let (name, sources) = (&source.name, std::slice::from_ref(source));

@@ -132,7 +132,7 @@ impl LimitTally {
             }
             if is_more {
                 let part = |(demand, rate): (&Demand, &Rate)| {
-                    demand.peak().saturating_mul(1_000_000) / rate.requests.get()
+                    demand.peak().saturating_mul(1_000_000) / rate.requests.get().max(1)
                 };
                 let need = client.demands.iter().zip(&self.rates).map(part).max().unwrap_or(0);
                 let before = (std::mem::replace(&mut client.need, need), key);

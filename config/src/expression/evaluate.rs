@@ -11,7 +11,7 @@ use http::Method;
 use http::header::HOST;
 use regex::{Regex, RegexBuilder};
 
-use super::node::{Attribute, Comparison, Expression, Field, Node, Operator, TextTest};
+use super::node::{Attribute, Comparison, Expression, Expressions, Field, Node, Operator, TextTest};
 use crate::effort::note;
 use crate::matches::{Purpose, header_name};
 use crate::nack::Nack;
@@ -67,10 +67,20 @@ enum Doubt {
     Normalizes,
 }
 
+/// Returns the expression with a text.
+pub(crate) fn find<'a>(text: &str, compiled: &'a Expressions) -> Result<&'a Expression, Nack> {
+    compiled.get(text).ok_or_else(|| Nack(format!("the policy was sent without the expression {text:?}")))
+}
+
 impl PreparedExpression {
     /// Prepares an expression. Fails if a regular expression or the name of a header is not valid.
     pub fn new(expression: &Expression) -> Result<Self, Nack> {
         Self::with_habits(expression, &[])
+    }
+
+    /// Prepares the expression with a text. Fails if a policy was sent without it, or as [`Self::new`] does.
+    pub fn of(text: &str, compiled: &Expressions) -> Result<Self, Nack> {
+        Self::new(find(text, compiled)?)
     }
 
     /// Prepares an expression whose value is a part of a key, for an application with these habits. Fails as [`Self::new`] does.

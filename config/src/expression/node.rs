@@ -1,6 +1,11 @@
 //! Expressions as they are sent to sidecars.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+
+/// The expressions of a policy, as they were compiled, by their texts.
+pub type Expressions = BTreeMap<String, Expression>;
 
 /// An expression.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use super::{KeyBuilder, KeySource};
+use super::{KeyBuilder, PreparedPart};
 use crate::path::Readings;
 use crate::request::{Part, RequestAttributes};
 
@@ -43,7 +43,7 @@ impl KeyBuilder {
     }
 
     /// Describes a client. `write` appends the value of a public part.
-    fn describe_with(&self, mut write: impl FnMut(&KeySource, &mut String)) -> String {
+    fn describe_with(&self, mut write: impl FnMut(&PreparedPart, &mut String)) -> String {
         let mut text = String::new();
         for (n, part) in self.parts.iter().enumerate() {
             if n > 0 {
@@ -78,9 +78,9 @@ mod tests {
     use http::{HeaderMap, HeaderValue, Method};
 
     use super::*;
-    use crate::key::{KeyPart, OnMissing};
+    use crate::key::{KeySource, OnMissing};
 
-    fn describe(parts: &[KeyPart], public: &[usize]) -> String {
+    fn describe(parts: &[KeySource], public: &[usize]) -> String {
         let mut headers = HeaderMap::new();
         headers.insert("x-tenant", HeaderValue::from_static("acme"));
         headers.insert("x-odd", HeaderValue::from_bytes(b"\xff\t\"").unwrap());
@@ -93,13 +93,13 @@ mod tests {
 
     #[test]
     fn only_public_parts_are_shown() {
-        let header = |name: &str| KeyPart::Header(name.into());
-        let ip = |ipv4_prefix| KeyPart::ClientIp { ipv4_prefix, ipv6_prefix: 64 };
-        let parts = [header("x-tenant"), ip(24), KeyPart::Method];
+        let header = |name: &str| KeySource::Header { name: name.into(), verified_by: None };
+        let ip = |ipv4_prefix| KeySource::ClientIp { ipv4_prefix, ipv6_prefix: 64 };
+        let parts = [header("x-tenant"), ip(24), KeySource::Method {}];
         assert_eq!(describe(&parts, &[]), "header x-tenant=hidden, clientIP=hidden, method=hidden");
         assert_eq!(describe(&parts, &[0, 1, 2]), "header x-tenant=acme, clientIP=192.0.2.0/24, method=GET");
         assert_eq!(
-            describe(&[ip(32), KeyPart::Query("q".into())], &[0, 1]),
+            describe(&[ip(32), KeySource::Query { name: "q".into() }], &[0, 1]),
             "clientIP=192.0.2.77, query q=1"
         );
         assert_eq!(describe(&[header("x-none")], &[0]), "header x-none=missing");

@@ -6,7 +6,7 @@ use siphasher::sip128::{Hasher128 as _, SipHasher24};
 
 use super::invalid_client::InvalidClient;
 use super::part::{ClientName, Unnamed};
-use super::{Identity, KeyBuilder, KeySource, OnMissing, write_part};
+use super::{Identity, KeyBuilder, OnMissing, PreparedPart, write_part};
 use crate::key_secret::KeySecret;
 use crate::path::Readings;
 use crate::request::{FieldName, Habit, HeaderField, Part, RequestAttributes};
@@ -16,7 +16,7 @@ impl KeyBuilder {
     /// Fails if the number of values is not that of the parts, or if one is not valid.
     pub fn identify_values(&self, secret: &KeySecret, values: &[String]) -> Result<u128, InvalidClient> {
         if values.len() != self.parts.len() {
-            let labels = self.parts.iter().map(KeySource::label);
+            let labels = self.parts.iter().map(PreparedPart::label);
             let labels: Vec<_> = labels.collect();
             let parts = match &labels[..] {
                 [] => "no parts, because all clients share one counter: give no value".to_owned(),
@@ -78,7 +78,7 @@ impl KeyBuilder {
         path: &Readings<'_>,
         address: IpAddr,
     ) -> String {
-        let lacks = |part: &KeySource| match part.read(request, path, || address, |_, _| ()) {
+        let lacks = |part: &PreparedPart| match part.read(request, path, || address, |_, _| ()) {
             Part::Value(()) => None,
             Part::Missing => Some(format!("{}, a part of the key, is missing", part.label())),
             Part::Unclear => Some(match part.helpful_habit(request) {
@@ -94,7 +94,7 @@ impl KeyBuilder {
     }
 }
 
-impl KeySource {
+impl PreparedPart {
     /// Returns the habit of an application with which this part of a request is clear.
     fn helpful_habit(&self, request: &RequestAttributes<'_>) -> Option<Habit> {
         let (values, habit) = match self {
@@ -128,15 +128,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::key::{ClientNaming, KeyPart};
+    use crate::expression::{Expression, Field, Node};
+    use crate::key::{ClientNaming, KeyContext, KeySource};
     use crate::request::text::trimmed;
 
-    fn builder(parts: &[KeyPart]) -> KeyBuilder {
+    fn builder(parts: &[KeySource]) -> KeyBuilder {
         KeyBuilder::new(parts, OnMissing::Shared).unwrap()
     }
 
     /// Returns the key of a request, and the name by which overrides know its client.
-    fn identify(parts: &[KeyPart], target: &str, headers: &[(&'static str, &str)]) -> (u128, String) {
+    fn identify(parts: &[KeySource], target: &str, headers: &[(&'static str, &str)]) -> (u128, String) {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, HeaderValue::from_str(value).unwrap());
@@ -153,20 +154,20 @@ mod tests {
 
     #[test]
     fn a_client_is_named_by_the_values_of_its_requests() {
-        let template = |variable: Option<&str>| KeyPart::PathTemplate {
+        let template = |variable: Option<&str>| KeySource::PathTemplate {
             templates: vec!["/Orders/{id}".into()],
             variable: variable.map(str::to_owned),
         };
-        let header = || KeyPart::Header("a".into());
-        let ip = |ipv4_prefix| KeyPart::ClientIp { ipv4_prefix, ipv6_prefix: 64 };
-        let cases: [(KeyPart, &[&str]); 11] = [
+        let header = || KeySource::Header { name: "a".into(), verified_by: None };
+        let ip = |ipv4_prefix| KeySource::ClientIp { ipv4_prefix, ipv6_prefix: 64 };
+        let cases: [(KeySource, &[&str]); 11] = [
             (header(), &["Acme Inc"]),
-            (KeyPart::Cookie("c".into()), &["x y"]),
-            (KeyPart::Query("q".into()), &["a b"]),
-            (KeyPart::Method, &["PUT"]),
-            (KeyPart::Path, &["/Orders/7", "/orders/7", "/orders//%37"]),
-            (KeyPart::Host, &["Shop.example", "shop.example:8080"]),
-            (KeyPart::GrpcMethod, &["/Orders/7", "orders/7"]),
+            (KeySource::Cookie { name: "c".into() }, &["x y"]),
+            (KeySource::Query { name: "q".into() }, &["a b"]),
+            (KeySource::Method {}, &["PUT"]),
+            (KeySource::Path {}, &["/Orders/7", "/orders/7", "/orders//%37"]),
+            (KeySource::Host {}, &["Shop.example", "shop.example:8080"]),
+            (KeySource::GrpcMethod {}, &["/Orders/7", "orders/7"]),
             (template(None), &["/Orders/{id}", "/orders/9"]),
             (template(Some("id")), &["7", "/orders/7"]),
             (ip(32), &["192.0.2.77"]),
@@ -194,39 +195,44 @@ mod tests {
 
     /// Returns what a request with a text as the value of a part is for the limit, and what the text is as a name and in a descriptor.
     /// `None` if no request can have it.
-    fn by_request_and_by_name(part: &KeyPart, text: &str) -> Option<[Identity; 3]> {
+    fn by_request_and_by_name(part: &KeySource, text: &str) -> Option<[Identity; 3]> {
         let encoded =
             || percent_encoding::percent_encode(text.as_bytes(), percent_encoding::NON_ALPHANUMERIC);
         let (mut method, mut target, mut map) = (Method::GET, "/".to_owned(), HeaderMap::new());
         let mut peer = IpAddr::from([192, 0, 2, 77]);
         let value = |text: &str| HeaderValue::from_str(text.trim_ascii()).ok();
         match part {
-            KeyPart::Header(name) => {
+            KeySource::Header { name, .. } => {
                 let name = http::HeaderName::from_bytes(name.as_bytes()).ok()?;
                 map.insert(name, value(text)?);
             }
-            KeyPart::Cookie(name) => drop(map.insert("cookie", value(&format!("{name}={}", encoded()))?)),
-            KeyPart::Query(name) => target = format!("/?{name}={}", encoded()),
-            KeyPart::Method => method = Method::from_bytes(text.as_bytes()).ok()?,
-            KeyPart::Path | KeyPart::PathTemplate { .. } | KeyPart::GrpcMethod => {
+            KeySource::Cookie { name } => {
+                drop(map.insert("cookie", value(&format!("{name}={}", encoded()))?));
+            }
+            KeySource::Query { name } => target = format!("/?{name}={}", encoded()),
+            KeySource::Method {} => method = Method::from_bytes(text.as_bytes()).ok()?,
+            KeySource::Path {} | KeySource::PathTemplate { .. } | KeySource::GrpcMethod {} => {
                 target = text.starts_with('/').then(|| text.to_owned())?;
             }
             // A sidecar refuses others.
-            KeyPart::Host if !text.is_empty() && !crate::request::is_authority(text.trim_ascii()) => {
+            KeySource::Host {} if !text.is_empty() && !crate::request::is_authority(text.trim_ascii()) => {
                 return None;
             }
-            KeyPart::Host => drop(map.insert("host", value(text)?)),
-            KeyPart::ClientIp { .. } => peer = text.parse::<IpAddr>().ok()?.to_canonical(),
+            KeySource::Host {} => drop(map.insert("host", value(text)?)),
+            KeySource::ClientIp { .. } => peer = text.parse::<IpAddr>().ok()?.to_canonical(),
             // Its value is that of the header without white space around it, and without encoded words.
-            KeyPart::Expression(_) if text.contains("=?") || trimmed(text.as_bytes()) != text.as_bytes() => {
+            KeySource::Cel { .. } if text.contains("=?") || trimmed(text.as_bytes()) != text.as_bytes() => {
                 return None;
             }
-            KeyPart::Expression(_) => drop(map.insert("x", value(text)?)),
-            KeyPart::JwtClaim { .. } | KeyPart::Descriptor(_) => return None,
+            KeySource::Cel { .. } => drop(map.insert("x", value(text)?)),
+            KeySource::JwtClaim { .. } | KeySource::Descriptor { .. } => return None,
         }
         let (uri, secret) = (target.parse().ok()?, KeySecret::new([7; 16]));
         let request = RequestAttributes::new(&method, &uri, &map, peer);
-        let key = KeyBuilder::new(std::slice::from_ref(part), OnMissing::Skip).unwrap();
+        let root = Node::Field(Field::Header("x".into()));
+        let expressions = [("x".to_owned(), Expression { patterns: Vec::new(), root })].into();
+        let context = KeyContext { expressions: Some(&expressions), ..KeyContext::default() };
+        let key = KeyBuilder::of_policy(std::slice::from_ref(part), OnMissing::Skip, &context).unwrap();
         let shared = Identity::Key(key.shared_key(&secret));
         let named = key.identify_values(&secret, &[text.to_owned()]).map(Identity::Key);
         let path = request.path_readings();
@@ -238,25 +244,23 @@ mod tests {
     }
 
     /// All parts that a text can name.
-    fn parts() -> Vec<KeyPart> {
-        use crate::expression::{Expression, Field, Node};
-        let template = |variable: Option<&str>| KeyPart::PathTemplate {
+    fn parts() -> Vec<KeySource> {
+        let template = |variable: Option<&str>| KeySource::PathTemplate {
             templates: vec!["/a/{id}".into(), "/b/{id}/c".into()],
             variable: variable.map(str::to_owned),
         };
-        let root = Node::Field(Field::Header("x".into()));
         vec![
-            KeyPart::Header("a".into()),
-            KeyPart::Cookie("c".into()),
-            KeyPart::Query("q".into()),
-            KeyPart::Method,
-            KeyPart::Path,
-            KeyPart::Host,
-            KeyPart::GrpcMethod,
+            KeySource::Header { name: "a".into(), verified_by: None },
+            KeySource::Cookie { name: "c".into() },
+            KeySource::Query { name: "q".into() },
+            KeySource::Method {},
+            KeySource::Path {},
+            KeySource::Host {},
+            KeySource::GrpcMethod {},
             template(None),
             template(Some("id")),
-            KeyPart::Expression(Expression { patterns: Vec::new(), root }),
-            KeyPart::ClientIp { ipv4_prefix: 24, ipv6_prefix: 64 },
+            KeySource::Cel { expression: "x".into() },
+            KeySource::ClientIp { ipv4_prefix: 24, ipv6_prefix: 64 },
         ]
     }
 
@@ -277,7 +281,7 @@ mod tests {
             if let Some([request, named, described]) = by_request_and_by_name(&part, &text) {
                 let has_counter = matches!(request, Identity::Key(key) if key != builder(&[]).shared_key(&KeySecret::new([7; 16])));
                 // A cookie that was encoded once more may be encoded too often.
-                if has_counter || !matches!(part, KeyPart::Cookie(_)) {
+                if has_counter || !matches!(part, KeySource::Cookie { .. }) {
                     prop_assert_eq!(described, request, "{:?} {:?}", part, text);
                 }
                 if has_counter {
@@ -289,7 +293,7 @@ mod tests {
 
     #[test]
     fn an_address_names_one_client_in_all_its_forms() {
-        let ip = KeyPart::ClientIp { ipv4_prefix: 32, ipv6_prefix: 64 };
+        let ip = KeySource::ClientIp { ipv4_prefix: 32, ipv6_prefix: 64 };
         let key = builder(std::slice::from_ref(&ip));
         let secret = KeySecret::new([7; 16]);
         let named = |text: &str| key.identify_values(&secret, &[text.to_owned()]);
@@ -308,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_text_that_no_request_is_identified_by_names_nobody() {
-        let named = |part: KeyPart, text: &str| {
+        let named = |part: KeySource, text: &str| {
             let key = builder(std::slice::from_ref(&part));
             let described = KeyBuilder::new(&[part], OnMissing::Deny).unwrap();
             let described =
@@ -317,45 +321,48 @@ mod tests {
             key.identify_values(&KeySecret::new([7; 16]), &[text.to_owned()]).unwrap_err().to_string()
         };
         let claim = |text: &str| {
-            ClientNaming::new(&KeyPart::JwtClaim { jwt: "j".into(), claim: "sub".into() })
+            ClientNaming::new(&KeySource::JwtClaim { jwt: "j".into(), claim: "sub".into() })
                 .unwrap()
                 .parse(text.as_bytes())
                 .map(|_| ())
         };
         assert_eq!(
-            named(KeyPart::Header("a".into()), "=?utf-8?q?x?="),
+            named(KeySource::Header { name: "a".into(), verified_by: None }, "=?utf-8?q?x?="),
             "header a: a header with encoded words (RFC 2047) identifies nobody"
         );
-        assert_eq!(named(KeyPart::Header("a".into()), " \u{a0}"), "header a: the value is empty");
         assert_eq!(
-            named(KeyPart::Header("a".into()), &"a".repeat(200_000)),
+            named(KeySource::Header { name: "a".into(), verified_by: None }, " \u{a0}"),
+            "header a: the value is empty"
+        );
+        assert_eq!(
+            named(KeySource::Header { name: "a".into(), verified_by: None }, &"a".repeat(200_000)),
             "header a: the value is too long"
         );
-        assert_eq!(named(KeyPart::Host, ".:80"), "host: the value is empty");
+        assert_eq!(named(KeySource::Host {}, ".:80"), "host: the value is empty");
         assert_eq!(
-            named(KeyPart::Path, &format!("/{}", "a;b/".repeat(3_000))),
+            named(KeySource::Path {}, &format!("/{}", "a;b/".repeat(3_000))),
             "path: no request has such a long path"
         );
-        assert_eq!(named(KeyPart::Path, "orders"), "path: a path begins with a slash");
+        assert_eq!(named(KeySource::Path {}, "orders"), "path: a path begins with a slash");
         assert!(claim(&"a".repeat(256)).is_ok() && claim(&"a".repeat(257)).is_err());
     }
 
     #[test]
     fn values_that_no_client_has_are_refused_with_the_part() {
-        let template = KeyPart::PathTemplate { templates: vec!["/a/{id}".into()], variable: None };
-        let ip = KeyPart::ClientIp { ipv4_prefix: 32, ipv6_prefix: 64 };
-        let refusal = |parts: &[KeyPart], values: &[&str]| {
+        let template = KeySource::PathTemplate { templates: vec!["/a/{id}".into()], variable: None };
+        let ip = KeySource::ClientIp { ipv4_prefix: 32, ipv6_prefix: 64 };
+        let refusal = |parts: &[KeySource], values: &[&str]| {
             let values: Vec<_> = values.iter().map(|value| (*value).to_owned()).collect();
             builder(parts).identify_values(&KeySecret::new([7; 16]), &values).unwrap_err().to_string()
         };
-        let header = || KeyPart::Header("a".into());
+        let header = || KeySource::Header { name: "a".into(), verified_by: None };
         assert_eq!(
             refusal(&[], &["x"]),
             "the key of the limit has no parts, because all clients share one counter: give no value"
         );
         assert_eq!(refusal(&[header()], &[]), "the key of the limit has one part, header a: give its value");
         assert_eq!(
-            refusal(&[header(), KeyPart::Method], &["x"]),
+            refusal(&[header(), KeySource::Method {}], &["x"]),
             "the key of the limit has 2 parts, header a, method: give a value for each"
         );
         assert_eq!(refusal(&[header()], &[""]), "header a: the value is empty");

@@ -1,4 +1,4 @@
-//! One part of a key: what a policy says of it, where its value comes from, how it is hashed, and how operators name its value. All
+//! One part of a key: where its value comes from, how it is hashed, and how operators name its value. All
 //! that a kind of parts needs is here.
 
 use std::borrow::Cow;
@@ -9,115 +9,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::Method;
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
 
 use super::path_templates::PathTemplates;
+use super::source::KeySource;
 use crate::client_address::parse_address;
 use crate::descriptor::{DESCRIPTOR_PAIR, named_pair};
 use crate::effort::Effort;
-use crate::expression::{EvaluationError, Expression, PreparedExpression, Value, has_lower_case};
+use crate::expression::{EvaluationError, Expressions, PreparedExpression, Value, find, has_lower_case};
 use crate::jwt::{JwtVerifier, MAX_CLAIM};
 use crate::matches::header_name;
 use crate::nack::Nack;
 use crate::path::{PathHabits, Readings, folded, is_too_long};
 use crate::request::text::{normal_cookie, trimmed, without_encoded_words, without_invalid};
 use crate::request::{FieldName, Habit, HeaderField, Part, RequestAttributes, host_of, is_authority};
-
-/// One part of a key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
-pub enum KeyPart {
-    /// Value of the header with this name.
-    Header(String),
-    /// Value of the cookie with this name.
-    Cookie(String),
-    /// Value of the query parameter with this name.
-    Query(String),
-    /// The method.
-    Method,
-    /// The path in its normal form, without the query.
-    Path,
-    /// The host that the client names.
-    Host,
-    /// Service and method of a gRPC call.
-    GrpcMethod,
-    /// The first of these templates that the path matches, or a segment of the path.
-    PathTemplate {
-        /// The templates.
-        templates: Vec<String>,
-        /// Name of the segment that is the value; if absent, the template is.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        variable: Option<String>,
-    },
-    /// Value of an expression that is a text.
-    Expression(Expression),
-    /// Claim of a verified token.
-    JwtClaim {
-        /// Name of the kind of tokens.
-        jwt: String,
-        /// Name of the claim.
-        claim: String,
-    },
-    /// Network of the client's address.
-    ClientIp {
-        /// Prefix length of the network of an IPv4 address.
-        ipv4_prefix: u8,
-        /// Prefix length of the network of an IPv6 address.
-        ipv6_prefix: u8,
-    },
-    /// Value of the pair with this key in a gateway's descriptor.
-    Descriptor(String),
-}
-
-impl KeyPart {
-    /// Reports whether a client can choose the value of this part, unless something before the pod verifies it.
-    #[must_use]
-    pub fn is_chosen_by_client(&self) -> bool {
-        match self {
-            Self::Header(_)
-            | Self::Cookie(_)
-            | Self::Query(_)
-            | Self::Method
-            | Self::Path
-            | Self::Host
-            | Self::GrpcMethod
-            | Self::PathTemplate { .. }
-            | Self::Expression(_)
-            | Self::Descriptor(_) => true,
-            Self::ClientIp { .. } | Self::JwtClaim { .. } => false,
-        }
-    }
-
-    /// Reports whether this part has as many values as a client likes, whatever the application serves.
-    #[must_use]
-    pub fn has_any_value(&self) -> bool {
-        match self {
-            Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::Host | Self::Descriptor(_) => true,
-            Self::Method
-            | Self::Path
-            | Self::GrpcMethod
-            | Self::PathTemplate { .. }
-            | Self::Expression(_)
-            | Self::ClientIp { .. }
-            | Self::JwtClaim { .. } => false,
-        }
-    }
-
-    /// Reports whether the part is the client's address.
-    #[must_use]
-    pub fn is_client_address(&self) -> bool {
-        matches!(self, Self::ClientIp { .. })
-    }
-
-    /// Returns the expression whose value is the part.
-    #[must_use]
-    pub fn expression(&self) -> Option<&Expression> {
-        match self {
-            Self::Expression(expression) => Some(expression),
-            _ => None,
-        }
-    }
-}
 
 // Kinds of parts, as they are hashed. They must never be renumbered: every key would change.
 const HEADER: u8 = 1;
@@ -141,13 +45,15 @@ pub struct KeyContext<'a> {
     pub verifiers: &'a [Arc<JwtVerifier>],
     /// Habits of the application.
     pub habits: &'a [Habit],
+    /// The expressions of the policy.
+    pub expressions: Option<&'a Expressions>,
     /// Number of requests for which an expression had no value.
     pub errors: Arc<AtomicU64>,
 }
 
 /// The source of one part of a key.
 #[derive(Debug)]
-pub(super) enum KeySource {
+pub(super) enum PreparedPart {
     Header(HeaderField),
     Cookie(FieldName),
     Query(FieldName),
@@ -162,50 +68,54 @@ pub(super) enum KeySource {
     Descriptor(String),
 }
 
-impl KeySource {
+impl PreparedPart {
     /// Prepares a part. Fails if a header name, a prefix length, a template or an expression is not valid, or if a kind of tokens is
     /// unknown.
     pub(super) fn new(
-        part: &KeyPart,
+        part: &KeySource,
         naming: &ClientNaming,
-        KeyContext { verifiers, habits, errors }: &KeyContext<'_>,
+        KeyContext { verifiers, habits, expressions, errors }: &KeyContext<'_>,
     ) -> Result<Self, Nack> {
         let of_path = PathHabits {
             semicolon_ends_path: habits.contains(&Habit::SemicolonEndsPath),
             host_behind_slashes: habits.contains(&Habit::HostBehindSlashes),
         };
         Ok(match part {
-            KeyPart::Header(name) => Self::Header(HeaderField::with_habits(header_name(name)?, habits)),
-            KeyPart::Cookie(name) => Self::Cookie(FieldName::of_cookie(name, habits)),
-            KeyPart::Query(name) => Self::Query(FieldName::of_parameter(name, habits)),
-            KeyPart::Method => Self::Method,
-            KeyPart::Path => Self::Path(of_path),
-            KeyPart::Host => Self::Host,
-            KeyPart::GrpcMethod => Self::GrpcMethod,
-            KeyPart::PathTemplate { templates, variable } => match &naming.templates {
+            KeySource::Header { name, .. } => {
+                Self::Header(HeaderField::with_habits(header_name(name)?, habits))
+            }
+            KeySource::Cookie { name } => Self::Cookie(FieldName::of_cookie(name, habits)),
+            KeySource::Query { name } => Self::Query(FieldName::of_parameter(name, habits)),
+            KeySource::Method {} => Self::Method,
+            KeySource::Path {} => Self::Path(of_path),
+            KeySource::Host {} => Self::Host,
+            KeySource::GrpcMethod {} => Self::GrpcMethod,
+            KeySource::PathTemplate { templates, variable } => match &naming.templates {
                 Some(templates) => Self::PathTemplate(templates.clone(), of_path),
                 None => {
                     Self::PathTemplate(Arc::new(PathTemplates::new(templates, variable.as_deref())?), of_path)
                 }
             },
-            KeyPart::Expression(expression) => {
+            KeySource::Cel { expression: text } => {
+                let none = Expressions::new();
+                let expression = find(text, expressions.unwrap_or(&none))?;
                 let expression = PreparedExpression::with_habits(expression, habits)?;
                 Self::Expression { expression, habits: of_path, errors: errors.clone() }
             }
-            KeyPart::JwtClaim { jwt, claim } => {
+            KeySource::JwtClaim { jwt, claim } => {
                 let verifier = verifiers.iter().find(|verifier| verifier.name() == jwt);
                 let unknown = || Nack(format!("the key refers to jwt {jwt:?}, which is not defined"));
                 let verifier = verifier.ok_or_else(unknown)?.clone();
                 Self::JwtClaim { verifier, claim: claim.clone() }
             }
-            &KeyPart::ClientIp { ipv4_prefix, ipv6_prefix } => {
+            &KeySource::ClientIp { ipv4_prefix, ipv6_prefix } => {
                 if ipv4_prefix > 32 || ipv6_prefix > 128 {
                     let lengths = format!("{ipv4_prefix} for IPv4, {ipv6_prefix} for IPv6");
                     return Err(Nack(format!("invalid prefix length: {lengths}; at most 32 and 128")));
                 }
                 Self::ClientIp { ipv4_prefix, ipv6_prefix }
             }
-            KeyPart::Descriptor(key) => Self::Descriptor(key.clone()),
+            KeySource::Descriptor { key } => Self::Descriptor(key.clone()),
         })
     }
 
@@ -370,16 +280,16 @@ fn in_case(value: &[u8], ignores_case: bool) -> Cow<'_, [u8]> {
 /// becomes the value which requests have.
 #[derive(Debug, Clone)]
 pub struct ClientNaming {
-    part: KeyPart,
+    part: KeySource,
     /// The templates of a part that has some.
     templates: Option<Arc<PathTemplates>>,
 }
 
 impl ClientNaming {
     /// Prepares the naming of a part. Fails if its templates are not valid.
-    pub fn new(part: &KeyPart) -> Result<Self, Nack> {
+    pub fn new(part: &KeySource) -> Result<Self, Nack> {
         let templates = match part {
-            KeyPart::PathTemplate { templates, variable } => {
+            KeySource::PathTemplate { templates, variable } => {
                 Some(Arc::new(PathTemplates::new(templates, variable.as_deref())?))
             }
             _ => None,
@@ -390,7 +300,7 @@ impl ClientNaming {
     /// Returns the text under which overrides name a client. Fails if no client has such a value.
     pub fn name<'a>(&self, text: &'a [u8]) -> Result<Cow<'a, [u8]>, Unnamed> {
         match self.part {
-            KeyPart::ClientIp { ipv4_prefix, ipv6_prefix } => {
+            KeySource::ClientIp { ipv4_prefix, ipv6_prefix } => {
                 let network = network_named(text, ipv4_prefix, ipv6_prefix)?;
                 Ok(network_name(network).into_bytes().into())
             }
@@ -402,45 +312,45 @@ impl ClientNaming {
     /// if no request can be identified by it.
     pub(super) fn parse<'a>(&self, text: &'a [u8]) -> Result<(u8, Cow<'a, [u8]>), Unnamed> {
         // A pair of a descriptor may have an empty value.
-        if text.is_empty() && !matches!(self.part, KeyPart::Descriptor(_)) {
+        if text.is_empty() && !matches!(self.part, KeySource::Descriptor { .. }) {
             return Err(Unnamed::EMPTY);
         }
         let utf8 = || std::str::from_utf8(text).map_err(|_| Unnamed::Nobody("the value is not valid UTF-8"));
         let (kind, value): (_, Cow<'a, [u8]>) = match &self.part {
-            KeyPart::Descriptor(key) => return Ok((DESCRIPTOR_PAIR, Cow::Owned(named_pair(key, text)))),
-            KeyPart::Expression(_) => (EXPRESSION, Cow::Borrowed(utf8()?.as_bytes())),
-            KeyPart::JwtClaim { .. } if text.len() > MAX_CLAIM => {
+            KeySource::Descriptor { key } => return Ok((DESCRIPTOR_PAIR, Cow::Owned(named_pair(key, text)))),
+            KeySource::Cel { .. } => (EXPRESSION, Cow::Borrowed(utf8()?.as_bytes())),
+            KeySource::JwtClaim { .. } if text.len() > MAX_CLAIM => {
                 return Err(Unnamed::Unclear("a claim of more than 256 bytes identifies nobody"));
             }
-            KeyPart::JwtClaim { .. } => (JWT_CLAIM, Cow::Borrowed(utf8()?.as_bytes())),
-            KeyPart::Header(_) if without_encoded_words(text).is_some() => {
+            KeySource::JwtClaim { .. } => (JWT_CLAIM, Cow::Borrowed(utf8()?.as_bytes())),
+            KeySource::Header { .. } if without_encoded_words(text).is_some() => {
                 return Err(Unnamed::Unclear("a header with encoded words (RFC 2047) identifies nobody"));
             }
-            KeyPart::Header(_) => (HEADER, Cow::Borrowed(trimmed(text))),
-            KeyPart::Cookie(_) => {
+            KeySource::Header { .. } => (HEADER, Cow::Borrowed(trimmed(text))),
+            KeySource::Cookie { .. } => {
                 let unclear = Unnamed::Unclear("the value is a JSON object, or is encoded too often");
                 (COOKIE, normal_cookie(text).ok_or(unclear)?)
             }
-            KeyPart::Query(_) => (QUERY, without_invalid(text).map_or(Cow::Borrowed(text), Cow::Owned)),
-            KeyPart::Method => {
+            KeySource::Query { .. } => (QUERY, without_invalid(text).map_or(Cow::Borrowed(text), Cow::Owned)),
+            KeySource::Method {} => {
                 Method::from_bytes(text).map_err(|_| Unnamed::Nobody("this is no method of HTTP"))?;
                 (METHOD, Cow::Owned(text.to_ascii_uppercase()))
             }
-            KeyPart::Path => {
+            KeySource::Path {} => {
                 let path = path_of(utf8()?)?;
                 if !path.starts_with('/') {
                     return Err(Unnamed::Nobody("a path begins with a slash"));
                 }
                 (PATH, Cow::Owned(Readings::of(path).normal_folded(PathHabits::default()).to_vec()))
             }
-            KeyPart::Host => {
+            KeySource::Host {} => {
                 let host = utf8()?.trim_ascii();
                 if !host.is_empty() && !is_authority(host) {
                     return Err(Unnamed::Nobody("this is no host"));
                 }
                 (HOST, Cow::Owned(folded(host_of(host)).to_vec()))
             }
-            KeyPart::GrpcMethod => {
+            KeySource::GrpcMethod {} => {
                 let text = utf8()?;
                 let path =
                     if text.starts_with('/') { Cow::Borrowed(text) } else { format!("/{text}").into() };
@@ -453,7 +363,7 @@ impl ClientNaming {
                         .into(),
                 )
             }
-            KeyPart::PathTemplate { .. } => {
+            KeySource::PathTemplate { .. } => {
                 let text = utf8()?;
                 // Another text is that of the segment.
                 let text = if text.starts_with('/') { path_of(text)? } else { text };
@@ -461,7 +371,7 @@ impl ClientNaming {
                 let neither = Unnamed::Missing("neither a template of the key nor a path that matches one");
                 (PATH_TEMPLATE, Cow::Owned(value.ok_or(neither)?))
             }
-            &KeyPart::ClientIp { ipv4_prefix, ipv6_prefix } => {
+            &KeySource::ClientIp { ipv4_prefix, ipv6_prefix } => {
                 match network_named(text, ipv4_prefix, ipv6_prefix)?.network() {
                     IpAddr::V4(ip) => (IPV4, Cow::Owned(ip.octets().to_vec())),
                     IpAddr::V6(ip) => (IPV6, Cow::Owned(ip.octets().to_vec())),

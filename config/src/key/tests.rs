@@ -22,7 +22,14 @@ fn identify_target(
 }
 
 fn two_headers(on_missing: OnMissing) -> KeyBuilder {
-    KeyBuilder::new(&[KeyPart::Header("a".into()), KeyPart::Header("b".into())], on_missing).unwrap()
+    KeyBuilder::new(
+        &[
+            KeySource::Header { name: "a".into(), verified_by: None },
+            KeySource::Header { name: "b".into(), verified_by: None },
+        ],
+        on_missing,
+    )
+    .unwrap()
 }
 
 fn headers(pairs: &[(&'static str, &[u8])]) -> HeaderMap {
@@ -71,7 +78,7 @@ fn an_empty_header_is_missing_and_a_repeated_one_is_never_skipped() {
 
 #[test]
 fn a_cookie_identifies_a_client_wherever_it_stands_and_however_it_is_written() {
-    let key = KeyBuilder::new(&[KeyPart::Cookie("session".into())], OnMissing::Skip).unwrap();
+    let key = KeyBuilder::new(&[KeySource::Cookie { name: "session".into() }], OnMissing::Skip).unwrap();
     let identify = |lines: &[&'static str]| {
         let pairs: Vec<_> = lines.iter().map(|line| ("cookie", line.as_bytes())).collect();
         super::tests::identify(&key, &KeySecret::new([7; 16]), &headers(&pairs), IP)
@@ -137,7 +144,9 @@ fn a_cookie_identifies_a_client_wherever_it_stands_and_however_it_is_written() {
         assert_eq!(identify(unclear), shared, "{unclear:?}");
     }
     // A header with the same value is another key.
-    let header = KeyBuilder::new(&[KeyPart::Header("session".into())], OnMissing::Skip).unwrap();
+    let header =
+        KeyBuilder::new(&[KeySource::Header { name: "session".into(), verified_by: None }], OnMissing::Skip)
+            .unwrap();
     assert_ne!(
         super::tests::identify(&header, &KeySecret::new([7; 16]), &headers(&[("session", b"a")]), IP),
         one
@@ -146,7 +155,7 @@ fn a_cookie_identifies_a_client_wherever_it_stands_and_however_it_is_written() {
 
 #[test]
 fn addresses_of_the_same_network_share_a_key() {
-    let key = KeyBuilder::new(&[KeyPart::ClientIp { ipv4_prefix: 24, ipv6_prefix: 64 }], OnMissing::Shared)
+    let key = KeyBuilder::new(&[KeySource::ClientIp { ipv4_prefix: 24, ipv6_prefix: 64 }], OnMissing::Shared)
         .unwrap();
     let identify = |ip: &str| {
         super::tests::identify(&key, &KeySecret::new([7; 16]), &HeaderMap::new(), ip.parse().unwrap())
@@ -166,7 +175,7 @@ fn a_different_secret_gives_a_different_key() {
 }
 
 /// Returns the keys of targets under one part.
-fn keys_of(part: KeyPart, targets: &[&str]) -> Vec<Identity> {
+fn keys_of(part: KeySource, targets: &[&str]) -> Vec<Identity> {
     let key = KeyBuilder::new(&[part], OnMissing::Skip).unwrap();
     let secret = KeySecret::new([7; 16]);
     let headers = headers(&[("host", b"Shop.Example.:8080")]);
@@ -177,19 +186,20 @@ fn keys_of(part: KeyPart, targets: &[&str]) -> Vec<Identity> {
 fn a_path_is_one_client_in_all_its_spellings() {
     let spellings =
         ["/v1/a", "/V1/a/", "/v1//a", "/v1/%61", "/v1/x/../a", "/v1/a;p=1", "/v1\\a", "/v1/a?q=1"];
-    let mut keys = keys_of(KeyPart::Path, &spellings);
+    let mut keys = keys_of(KeySource::Path {}, &spellings);
     keys.dedup();
     assert!(keys.len() == 1 && matches!(keys[0], Identity::Key(_)), "{keys:?}");
-    assert_ne!(keys[0], keys_of(KeyPart::Path, &["/v1/b"])[0]);
+    assert_ne!(keys[0], keys_of(KeySource::Path {}, &["/v1/b"])[0]);
     // Who meets a path with two slashes by mistake does not share a counter with those who do so elsewhere.
-    let slashes = keys_of(KeyPart::Path, &["//healthz", "/healthz", "//login"]);
+    let slashes = keys_of(KeySource::Path {}, &["//healthz", "/healthz", "//login"]);
     assert!(slashes[0] == slashes[1] && slashes[0] != slashes[2]);
-    let parameters = keys_of(KeyPart::Path, &["/tenants/acme;x/data", "/tenants/acme/data", "/tenants/acme"]);
+    let parameters =
+        keys_of(KeySource::Path {}, &["/tenants/acme;x/data", "/tenants/acme/data", "/tenants/acme"]);
     assert!(parameters[0] == parameters[1] && parameters[0] != parameters[2]);
     // What follows an encoded question mark is the path for some, and for others not.
-    let unclear = keys_of(KeyPart::Path, &["/x1%3f/../login", "/x2%00/../login"]);
+    let unclear = keys_of(KeySource::Path {}, &["/x1%3f/../login", "/x2%00/../login"]);
     assert_eq!(unclear[0], unclear[1]);
-    let umlauts = keys_of(KeyPart::Path, &["/%C3%84", "/%C3%A4"]);
+    let umlauts = keys_of(KeySource::Path {}, &["/%C3%84", "/%C3%A4"]);
     assert_eq!(umlauts[0], umlauts[1]);
 }
 
@@ -197,7 +207,7 @@ fn a_path_is_one_client_in_all_its_spellings() {
 fn habits_decide_what_a_path_of_few_applications_is() {
     let of = |habit: Option<Habit>, target: &str| {
         let context = KeyContext { habits: &Vec::from_iter(habit), ..KeyContext::default() };
-        let key = KeyBuilder::of_policy(&[KeyPart::Path], OnMissing::Skip, &context).unwrap();
+        let key = KeyBuilder::of_policy(&[KeySource::Path {}], OnMissing::Skip, &context).unwrap();
         identify_target(&key, &KeySecret::new([7; 16]), target, &HeaderMap::new(), IP)
     };
     for (habit, spellings, plain) in [
@@ -215,7 +225,7 @@ fn habits_decide_what_a_path_of_few_applications_is() {
 
 #[test]
 fn a_parameter_is_one_client_under_its_name_and_nobody_under_another_or_in_several() {
-    let query = |targets: &[&str]| keys_of(KeyPart::Query("tenant".into()), targets);
+    let query = |targets: &[&str]| keys_of(KeySource::Query { name: "tenant".into() }, targets);
     let same = query(&["/?tenant=a+b", "/?x=1&tenant=a%20b", "/y?tenant=a%20b&z"]);
     assert!(matches!(same[0], Identity::Key(_)) && same.iter().all(|key| *key == same[0]), "{same:?}");
     assert_ne!(query(&["/?tenant=c"])[0], same[0]);
@@ -259,8 +269,10 @@ fn a_parameter_is_one_client_under_its_name_and_nobody_under_another_or_in_sever
 
 #[test]
 fn a_host_is_compared_without_port_case_and_last_dot() {
-    let keys =
-        keys_of(KeyPart::Host, &["/", "http://shop.example/", "http://SHOP.example:81/", "http://other/"]);
+    let keys = keys_of(
+        KeySource::Host {},
+        &["/", "http://shop.example/", "http://SHOP.example:81/", "http://other/"],
+    );
     assert!(matches!(keys[0], Identity::Key(_)));
     assert_eq!(keys[..3], [keys[0]; 3]);
     assert_ne!(keys[3], keys[0]);
@@ -268,23 +280,25 @@ fn a_host_is_compared_without_port_case_and_last_dot() {
 
 #[test]
 fn a_grpc_method_is_a_path_of_two_segments() {
-    let same = keys_of(KeyPart::GrpcMethod, &["/s.S/M", "/s.S/m", "/S.s/%4D", "/s.S/M/"]);
+    let same = keys_of(KeySource::GrpcMethod {}, &["/s.S/M", "/s.S/m", "/S.s/%4D", "/s.S/M/"]);
     assert!(matches!(same[0], Identity::Key(_)) && same.iter().all(|key| *key == same[0]), "{same:?}");
-    assert_ne!(keys_of(KeyPart::GrpcMethod, &["/s.S/N"])[0], same[0]);
-    let missing = keys_of(KeyPart::GrpcMethod, &["/", "/s.S", "/a/s.S/M"]);
+    assert_ne!(keys_of(KeySource::GrpcMethod {}, &["/s.S/N"])[0], same[0]);
+    let missing = keys_of(KeySource::GrpcMethod {}, &["/", "/s.S", "/a/s.S/M"]);
     assert_eq!(missing, [Identity::Skip; 3]);
 }
 
 #[test]
 fn the_counter_of_an_expression_differs_from_that_of_a_header_with_its_value() {
     use crate::expression::{Expression, Field, Node};
-    let header = KeyPart::Header("a".to_owned());
+    let header = KeySource::Header { name: "a".to_owned(), verified_by: None };
     let root = Node::Field(Field::Header("a".to_owned()));
-    let expression = KeyPart::Expression(Expression { patterns: Vec::new(), root });
+    let expressions = [("a".to_owned(), Expression { patterns: Vec::new(), root })].into();
+    let context = KeyContext { expressions: Some(&expressions), ..KeyContext::default() };
+    let expression = KeySource::Cel { expression: "a".to_owned() };
     let mut headers = HeaderMap::new();
     headers.insert("a", "x".parse().unwrap());
-    let key = |part: KeyPart, headers: &HeaderMap| {
-        let builder = KeyBuilder::new(&[part], OnMissing::Skip).unwrap();
+    let key = |part: KeySource, headers: &HeaderMap| {
+        let builder = KeyBuilder::of_policy(&[part], OnMissing::Skip, &context).unwrap();
         identify(&builder, &KeySecret::new([7; 16]), headers, IP)
     };
     let (of_header, of_expression) = (key(header, &headers), key(expression.clone(), &headers));

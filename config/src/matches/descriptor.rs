@@ -4,35 +4,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::descriptor::Pair;
 
-/// A condition on a descriptor: its domain, and all its entries in their order.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+/// A condition on a descriptor, by which gateways ask the service about a request: the protocol of Envoy's global rate limiting. A
+/// descriptor matches if it has exactly these entries in this order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
 pub struct DescriptorMatch {
-    /// The domain that the gateway asks about.
+    /// The domain that the gateway asks about: the name of the policy's namespace, this name and a slash with more, such as
+    /// shop/checkout, or another one that the installation has granted to the namespace.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 253)))]
     pub domain: String,
-    /// The entries. A descriptor has exactly these keys.
+    /// The entries of the descriptor.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 16)))]
     pub entries: Vec<EntryMatch>,
 }
 
-/// A condition on an entry of a descriptor.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+/// An entry of a descriptor: its key, and the value that it must have. Without value and prefix, any value.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(extend("x-kubernetes-validations" = [{"rule": "!has(self.value) || !has(self.prefix)", "message": "at most one of value, prefix may be set"}])))]
+#[serde(rename_all = "camelCase")]
 pub struct EntryMatch {
-    /// Its key.
+    /// Key of the entry, such as remote_address.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 253)))]
     pub key: String,
-    /// Condition on its value; if absent, any value.
+    /// The value must equal this text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub value: Option<EntryValue>,
-}
-
-/// A condition on the value of an entry.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub enum EntryValue {
-    /// It equals this text.
-    Exact(String),
-    /// It begins with this text.
-    Prefix(String),
+    #[cfg_attr(feature = "schema", schemars(length(max = 1024)))]
+    pub value: Option<String>,
+    /// The value must begin with this text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 1024)))]
+    pub prefix: Option<String>,
 }
 
 impl DescriptorMatch {
@@ -42,11 +44,8 @@ impl DescriptorMatch {
         self.entries.len() == pairs.len()
             && self.entries.iter().zip(pairs).all(|(entry, pair)| {
                 entry.key.as_bytes() == pair.key
-                    && match &entry.value {
-                        None => true,
-                        Some(EntryValue::Exact(text)) => text.as_bytes() == pair.value,
-                        Some(EntryValue::Prefix(text)) => pair.value.starts_with(text.as_bytes()),
-                    }
+                    && entry.value.as_ref().is_none_or(|text| text.as_bytes() == pair.value)
+                    && entry.prefix.as_ref().is_none_or(|text| pair.value.starts_with(text.as_bytes()))
             })
     }
 }
@@ -57,13 +56,17 @@ mod tests {
 
     #[test]
     fn a_descriptor_has_exactly_these_keys_in_this_order() {
-        let entry = |key: &str, value| EntryMatch { key: key.to_owned(), value };
+        let entry = |key: &str, value: Option<&str>, prefix: Option<&str>| EntryMatch {
+            key: key.to_owned(),
+            value: value.map(str::to_owned),
+            prefix: prefix.map(str::to_owned),
+        };
         let condition = DescriptorMatch {
             domain: "shop".to_owned(),
             entries: vec![
-                entry("auth_type", Some(EntryValue::Exact("login".to_owned()))),
-                entry("path", Some(EntryValue::Prefix("/v1/".to_owned()))),
-                entry("user", None),
+                entry("auth_type", Some("login"), None),
+                entry("path", None, Some("/v1/")),
+                entry("user", None, None),
             ],
         };
         let matches = |list: &[(&str, &[u8])]| {

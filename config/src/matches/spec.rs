@@ -1,36 +1,62 @@
-//! Conditions as they are sent to sidecars.
+//! Conditions as policies have them.
 
-use ipnet::IpNet;
+use std::ops::Not;
+
 use serde::{Deserialize, Serialize};
 
+use crate::client_address::network;
 use crate::matches::DescriptorMatch;
+use crate::path::normalize;
+#[cfg(feature = "schema")]
+use crate::schema::{HOST, of_headers};
 
-/// Conditions on a request, all of which must hold.
+/// Conditions on a request, all of which must hold. At least one is required.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(extend("x-kubernetes-validations" = [{"rule": "!has(self.rls) || !(has(self.path) || has(self.methods) || has(self.hosts) || has(self.headers) || has(self.query) || has(self.cookies) || has(self.grpc) || has(self.clientCIDRs))", "message": "rls is about a gateway's question, which has nothing else: use an entry of its own"}])))]
+#[serde(rename_all = "camelCase")]
 pub struct Match {
-    /// Condition on the path.
+    /// Condition on the path, without the query. In `matches` of a limit, and of a tier with `deny`, every spelling counts
+    /// under which an application may understand the path: /v1/pay is also meant by /V1/Pay, /v1/pay/, /v1//pay,
+    /// /v1/%70ay, /x/../v1/pay and /v1/pay;a=b. In `except` and in other tiers, the path must match as the client wrote it
+    /// and in every other reading.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathMatch>,
-    /// Allowed methods. If empty, every method. GET includes HEAD.
+    /// Methods that match, in upper case, such as GET. In `matches` of a limit, and of a tier with `deny`, it includes HEAD,
+    /// elsewhere it does not. Default: every method.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(length(max = 16), inner(length(min = 1, max = 32), regex(pattern = "^[A-Z][A-Z-]*$")))
+    )]
     pub methods: Vec<String>,
-    /// Allowed hosts: names, or `*.` and a name for all names below it. If empty, every host.
+    /// Hosts that match: names such as shop.example, or *.shop.example for all names below shop.example. They
+    /// are compared without port, case and trailing dot. Default: every host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 16), inner(length(min = 1, max = 253), regex(pattern = HOST))))]
     pub hosts: Vec<String>,
     /// Conditions on headers, all of which must hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 16), transform = of_headers))]
     pub headers: Vec<NamedMatch>,
-    /// Conditions on query parameters, all of which must hold.
+    /// Conditions on query parameters, all of which must hold. Names and values are compared after decoding.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 16)))]
     pub query: Vec<NamedMatch>,
     /// Conditions on cookies, all of which must hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 16)))]
     pub cookies: Vec<NamedMatch>,
-    /// Networks of clients. If empty, every client.
+    /// Condition on the gRPC method. It is a condition on the path, /SERVICE/METHOD, whatever the content type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grpc: Option<GrpcMatch>,
+    /// Networks of clients in CIDR notation, such as 192.0.2.0/24. `spec.clientAddress` says how the client's address
+    /// is found. Default: every client.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub client_cidrs: Vec<IpNet>,
-    /// Condition on a descriptor of a gateway's question. It stands alone: such an entry is for descriptors, and not for requests.
+    #[serde(rename = "clientCIDRs")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 64), inner(length(max = 64))))]
+    pub client_cidrs: Vec<String>,
+    /// Condition on a descriptor of a gateway's question to the service, with no other condition beside it. Only in `matches` of a
+    /// limit in `limits`. An entry without it is for requests of HTTP, which sidecars see.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rls: Option<DescriptorMatch>,
 }
@@ -42,18 +68,40 @@ impl Match {
         self.rls.is_none()
     }
 
+    /// Returns the condition on the path, which that on the gRPC method is too, in the form in which paths are compared. Clients can
+    /// reach a method by other content types than gRPC's, so only the path counts.
+    #[must_use]
+    pub fn path(&self) -> Option<PathMatch> {
+        let normal = |text: &String| normalize(text).into_owned();
+        if let Some(PathMatch { pattern, case_sensitive }) = &self.path {
+            let pattern = match pattern {
+                PathPattern::Exact(text) => PathPattern::Exact(normal(text)),
+                PathPattern::Prefix(text) => PathPattern::Prefix(normal(text)),
+                PathPattern::Template(text) => PathPattern::Template(normal(text)),
+                PathPattern::Regex(pattern) => PathPattern::Regex(pattern.clone()),
+            };
+            return Some(PathMatch { pattern, case_sensitive: *case_sensitive });
+        }
+        let GrpcMatch { service, method } = self.grpc.as_ref()?;
+        let pattern = match method {
+            Some(method) => PathPattern::Exact(format!("/{service}/{method}")),
+            None => PathPattern::Prefix(format!("/{service}")),
+        };
+        Some(PathMatch { pattern, case_sensitive: false })
+    }
+
     /// Reports whether every request fulfils the conditions.
     #[must_use]
     pub fn holds_for_all(&self) -> bool {
-        let Self { path, methods, hosts, headers, query, cookies, client_cidrs, rls } = self;
+        let Self { path, methods, hosts, headers, query, cookies, grpc, client_cidrs, rls } = self;
         let every_path = path
             .as_ref()
             .is_none_or(|path| matches!(&path.pattern, PathPattern::Prefix(root) if root == "/"));
-        let every_client =
-            client_cidrs.is_empty() || client_cidrs.iter().any(|network| network.prefix_len() == 0);
+        let holds_all = |text: &String| network(text).is_ok_and(|network| network.prefix_len() == 0);
+        let every_client = client_cidrs.is_empty() || client_cidrs.iter().any(holds_all);
         let lists =
             [methods.is_empty(), hosts.is_empty(), headers.is_empty(), query.is_empty(), cookies.is_empty()];
-        rls.is_none() && every_path && every_client && lists == [true; 5]
+        rls.is_none() && grpc.is_none() && every_path && every_client && lists == [true; 5]
     }
 
     /// Returns the number of regular expressions. A template becomes one.
@@ -68,28 +116,40 @@ impl Match {
     }
 }
 
-/// A condition on the path. It holds if any [reading](crate::path::Readings) of the path fulfils it.
+/// A condition on the path: exactly one of exact, prefix, template and regex.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
 pub struct PathMatch {
     /// Pattern of the path.
+    #[serde(flatten)]
     pub pattern: PathPattern,
-    /// Whether upper and lower case differ.
+    /// If true, upper and lower case differ. Only for applications that distinguish them: for others, a client
+    /// evades the limit by another spelling. Default: false. In `except` they always differ.
+    #[serde(default, skip_serializing_if = "Not::not")]
     pub case_sensitive: bool,
 }
 
 /// A pattern of paths.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
 pub enum PathPattern {
-    /// The path equals this text.
-    Exact(String),
-    /// The path begins with these whole segments: `/v1` matches `/v1` and `/v1/x`, not `/v10`.
-    Prefix(String),
-    /// The path has these segments. A segment in braces, such as `{id}`, stands for any text.
-    Template(String),
-    /// The whole path matches this regular expression.
-    Regex(String),
+    /// The path must equal this text. A slash at the end is ignored.
+    Exact(
+        #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 1024), regex(pattern = "^/")))] String,
+    ),
+    /// The path must begin with these whole segments: /v1 matches /v1 and /v1/x, but not /v10.
+    Prefix(
+        #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 1024), regex(pattern = "^/")))] String,
+    ),
+    /// The path must have these segments. A name in braces stands for one segment that is not empty: /v1/orders/{id}
+    /// matches /v1/orders/42, but neither /v1/orders nor /v1/orders/42/items.
+    Template(
+        #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 1024), regex(pattern = "^/")))] String,
+    ),
+    /// The whole path must match this regular expression (RE2 syntax).
+    Regex(#[cfg_attr(feature = "schema", schemars(length(min = 1, max = 1024)))] String),
 }
 
 impl PathPattern {
@@ -102,34 +162,56 @@ impl PathPattern {
     }
 }
 
-/// A condition on one header, query parameter or cookie.
+/// A condition on a query parameter or a cookie: its name and exactly one of exact, prefix, regex and present. If it
+/// is repeated, one matching value is enough in `matches`, and all values must match in `except`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
 pub struct NamedMatch {
-    /// Name of the header, parameter or cookie.
+    /// Name of the parameter or cookie. In `matches` a condition holds for other spellings of it too, such as in another case. In
+    /// `except` the name must be written so.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 128)))]
     pub name: String,
-    /// Condition on its value.
+    /// The condition.
+    #[serde(flatten)]
     pub value: ValueMatch,
-    /// Whether the condition must not hold.
-    #[serde(default, skip_serializing_if = "is_false")]
+    /// If true, the condition must not hold: there is no value, or one of them is another. Default: false.
+    #[serde(default, skip_serializing_if = "Not::not")]
     pub not: bool,
+}
+
+/// A gRPC method.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct GrpcMatch {
+    /// Full name of the service, with its package: shop.Checkout.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(length(min = 1, max = 253), regex(pattern = "^[A-Za-z_][A-Za-z0-9_.]*$"))
+    )]
+    pub service: String,
+    /// Name of the method. Default: every method of the service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(with = "String", length(min = 1, max = 253), regex(pattern = "^[A-Za-z_][A-Za-z0-9_]*$"))
+    )]
+    pub method: Option<String>,
 }
 
 /// A condition on a value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
 pub enum ValueMatch {
-    /// The value equals this text.
-    Exact(String),
-    /// The value begins with this text.
-    Prefix(String),
-    /// The whole value matches this regular expression.
-    Regex(String),
-    /// There is a value (`true`), or none (`false`).
+    /// The value must equal this text.
+    Exact(#[cfg_attr(feature = "schema", schemars(length(max = 1024)))] String),
+    /// The value must begin with this text.
+    Prefix(#[cfg_attr(feature = "schema", schemars(length(min = 1, max = 1024)))] String),
+    /// The whole value must match this regular expression (RE2 syntax).
+    Regex(#[cfg_attr(feature = "schema", schemars(length(min = 1, max = 1024)))] String),
+    /// There must be a value (true) or none (false). An empty header or cookie meets both in `matches`, and neither in `except` and
+    /// tiers. A query parameter without a value is there.
     Present(bool),
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_false(value: &bool) -> bool {
-    !value
 }

@@ -1,7 +1,7 @@
 //! Version, paths, header and event names of the messages.
 
 /// Version of all messages.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Path of a session. The connection changes to [`SESSION_PROTOCOL`] there.
 pub const STREAM_PATH: &str = "/v1/stream";
 /// Name of the protocol of a session, as the header `Upgrade` has it: server-sent events to the sidecar, and reports from it, each a

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use sluice_store::{Consistency, OnStoreFailure};
 
 use crate::client_address::ClientAddress;
+use crate::expression::Expressions;
 use crate::jwt::CompiledJwt;
 use crate::policy::{CompiledLimit, Mode, StatusHeaders};
 use crate::request::Habit;
@@ -28,6 +29,10 @@ pub struct CompiledPolicy {
     /// Name of the store; if absent, [`DEFAULT_STORE`].
     #[serde(default = "default_store", skip_serializing_if = "is_default_store")]
     pub store: String,
+    /// Whether sidecars and the service enforce it: the service may have counted what a sidecar receives, and leaves to sidecars what
+    /// it cannot decide itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_shared: bool,
     /// Treatment of requests whose path can be read in several ways.
     pub ambiguous_paths: AmbiguousPaths,
     /// Source of client addresses; if absent, the peer's address.
@@ -44,6 +49,9 @@ pub struct CompiledPolicy {
     pub jwt: Vec<CompiledJwt>,
     /// Limits of the policy. A request must pass all that match it.
     pub limits: Vec<CompiledLimit>,
+    /// Expressions in CEL, as they were compiled, by their texts.
+    #[serde(default, skip_serializing_if = "Expressions::is_empty")]
+    pub expressions: Expressions,
     /// Parts that a sidecar may ignore.
     #[serde(default, skip_serializing_if = "Hints::is_empty")]
     pub hints: Hints,

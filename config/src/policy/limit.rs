@@ -3,12 +3,11 @@
 use serde::{Deserialize, Serialize};
 use sluice_limiter::{Period, Rate, RateError, Requests};
 
-use crate::expression::{Attribute, Expression, Node};
+use crate::expression::{Attribute, Expression, Expressions, Node};
 use crate::key::{KeyPart, OnMissing};
 use crate::matches::Match;
 use crate::policy::{
-    Allowance, BlobHash, Block, CompiledAdaptive, Cost, Mode, Outcomes, Plan, Priority, Queue, Reject,
-    RequestCost, Tier,
+    AdaptiveLimit, Allowance, BlobHash, Cost, CountWhen, Mode, OnLimit, Plan, Priority, RequestCost, Tier,
 };
 
 /// Time after which the slots of a sidecar that died are free again, in milliseconds. A live sidecar renews
@@ -34,16 +33,10 @@ pub struct CompiledLimit {
     pub except: Vec<Match>,
     /// Condition that requests must fulfil too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub when: Option<Expression>,
+    pub when: Option<String>,
     /// Parts of the key that identifies clients. If empty, all clients share one counter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<KeyPart>,
-    /// Indexes of the parts whose values operators may read.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub public_parts: Vec<usize>,
-    /// Keys of the entries of descriptors whose values are the parts of the key, in their order. Only with a match for descriptors.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub entry_keys: Vec<String>,
     /// Largest number of requests that a descriptor may bring along in place of the rate's; if absent, none may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_override: Option<u64>,
@@ -53,16 +46,9 @@ pub struct CompiledLimit {
     /// [`DEFAULT_MAX_KEYS`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_keys: Option<u64>,
-    /// The response to a request that the limit denies, if it differs from that of other limits.
+    /// Treatment of a request that the limit denies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reject: Option<Reject>,
-    /// Where requests wait that the limit would deny; if absent, none waits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queue: Option<Queue>,
-    /// The header of the request that names the limit to the application, which then receives the requests that the limit
-    /// would deny.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mark: Option<String>,
+    pub on_limit: Option<OnLimit>,
     /// Kind of the limit, and how much it admits.
     pub kind: LimitKind,
 }
@@ -76,7 +62,7 @@ pub enum LimitKind {
     /// Concurrent requests in all pods together.
     Slots(Slots),
     /// Concurrent requests in each pod, which learns their number from its application.
-    Adaptive(CompiledAdaptive),
+    Adaptive(AdaptiveLimit),
 }
 
 /// The rates of a limit.
@@ -103,10 +89,7 @@ pub struct Rates {
     pub cost: Option<Cost>,
     /// Outcomes of requests that count; if absent, all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub count_when: Option<Outcomes>,
-    /// The block of clients that the limit denies too often; if absent, none is blocked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub block: Option<Block>,
+    pub count_when: Option<CountWhen>,
 }
 
 /// A higher number of requests while the pod has spare capacity.
@@ -159,35 +142,54 @@ impl CompiledLimit {
         }
     }
 
-    /// Iterates over all expressions: those of the limit, its key and its tiers or priorities, and that of its cost.
-    pub fn expressions(&self) -> impl Iterator<Item = &Expression> {
+    /// Iterates over all expressions: those of the limit, its key and its tiers or priorities, and that of its cost. `compiled` has those
+    /// of the policy.
+    pub fn expressions<'a>(&'a self, compiled: &'a Expressions) -> impl Iterator<Item = &'a Expression> {
         let (tiers, priorities) = self.tiers_and_priorities();
         let cost = match &self.kind {
             LimitKind::Rates(rates) => rates.cost.as_ref(),
             LimitKind::Slots(_) | LimitKind::Adaptive(_) => None,
         };
         let cost = match cost.and_then(|cost| cost.request.as_ref()) {
-            Some(RequestCost::Expression(expression)) => Some(expression),
-            Some(RequestCost::Number(_) | RequestCost::Header(_) | RequestCost::BodyBytes) | None => None,
+            Some(RequestCost::Cel(text)) => Some(text),
+            Some(RequestCost::Number(_) | RequestCost::Header(_) | RequestCost::BodyBytes(_)) | None => None,
         };
         let of_tiers = tiers.iter().filter_map(|tier| tier.when.as_ref());
         let of_priorities = priorities.iter().filter_map(|priority| priority.when.as_ref());
-        let of_parts = self.key.iter().filter_map(KeyPart::expression);
-        self.when.iter().chain(of_tiers).chain(of_priorities).chain(cost).chain(of_parts)
+        let of_parts = self.key.iter().filter_map(|part| part.source.expression());
+        let texts = self.when.iter().chain(of_tiers).chain(of_priorities).chain(cost).chain(of_parts);
+        texts.filter_map(|text| compiled.get(text))
+    }
+
+    /// Reports whether the limit needs more than the head of a request: its response, its end, or a process that holds it back.
+    #[must_use]
+    pub fn needs_exchange(&self) -> bool {
+        let LimitKind::Rates(rates) = &self.kind else { return true };
+        let of_tiers = rates.tiers.iter().map(|tier| &tier.allowance);
+        let allowances = of_tiers.chain(rates.plans.iter().map(|plan| &plan.allowance));
+        let others = allowances.filter_map(|allowance| match allowance {
+            Allowance::Rates(rates) => Some(rates),
+            Allowance::Unlimited | Allowance::Deny => None,
+        });
+        self.on_limit.as_ref().is_some_and(|on| on.queue.is_some())
+            || rates.boosted.is_some()
+            || rates.count_when.is_some()
+            || rates.cost.as_ref().is_some_and(|cost| cost.response.is_some())
+            || rates.base.iter().chain(others.flatten()).any(Rate::delays)
     }
 
     /// Reports whether a condition looks at the address of the client.
-    pub fn reads_address(&self) -> bool {
-        self.expressions().any(|expression| {
+    pub fn reads_address(&self, compiled: &Expressions) -> bool {
+        self.expressions(compiled).any(|expression| {
             expression.root.any(&mut |node| *node == Node::Attribute(Attribute::ClientAddress))
         }) || self.conditions().any(|condition| !condition.client_cidrs.is_empty())
     }
 
     /// Returns the number of regular expressions in all conditions. A template becomes one.
     #[must_use]
-    pub fn regexes(&self) -> usize {
+    pub fn regexes(&self, compiled: &Expressions) -> usize {
         let in_conditions = self.conditions().map(Match::regexes).sum::<usize>();
-        in_conditions + self.expressions().map(|expression| expression.patterns.len()).sum::<usize>()
+        in_conditions + self.expressions(compiled).map(|expression| expression.patterns.len()).sum::<usize>()
     }
 
     /// Returns the number of keys that the store keeps at most; 0 for any number. A limit with one key for all clients

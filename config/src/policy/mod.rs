@@ -2,8 +2,7 @@
 //!
 //! A compiled policy means the same to every sidecar that applies it. A sidecar may be older than the operator,
 //! so it nacks a policy with a field or a name that it does not know, at any depth. An absent field means that
-//! a feature is not used, and that meaning never changes. Unions are externally tagged, and nothing is
-//! flattened, because serde then accepts unknown fields. Only [`Hints`] may hold fields that a sidecar ignores.
+//! a feature is not used, and that meaning never changes. Only [`Hints`] may hold fields that a sidecar ignores.
 //!
 //! - [`compiled_policy`]: the whole policy; its [`mode`] and its use of the store apply to all its limits.
 //! - [`ids`]: UIDs and hashes, which identify a policy, its version, and content that is sent apart from it.
@@ -24,15 +23,15 @@ pub mod on_limit;
 pub mod reject;
 pub mod tier;
 
-pub use adaptive::{AdaptiveKind, CompiledAdaptive, MAX_PRIORITIES, MAX_RESERVES, Priority};
+pub use adaptive::{Adaptive, AdaptiveLimit, Aimd, MAX_PRIORITIES, MAX_RESERVES, Priority};
 pub use compiled_policy::{AmbiguousPaths, CompiledPolicy, DEFAULT_STORE, Hints};
-pub use cost::{Cost, GrpcStatus, Outcomes, RequestCost, ResponseCost, ResponseCostSource, StatusCodes};
+pub use cost::{Cost, CountWhen, GrpcStatus, RequestCost, ResponseCost, ResponseCostSource, StatusCodes};
 pub use ids::{BlobHash, PolicyHash, PolicyUid};
 pub use limit::{
     Boosted, Capacity, CompiledLimit, DEFAULT_MAX_KEYS, LimitKind, Rates, SLOT_LEASE_MILLIS, Slots,
 };
 pub use mode::Mode;
-pub use on_limit::{Block, Queue, QueueOrder};
-pub use reject::{Reject, RejectBody, ResetFormat, StatusHeaders};
+pub use on_limit::{Block, Mark, OnLimit, Queue, QueueOrder};
+pub use reject::{Body, Empty, Envelope, Header, Reject, ResetFormat, StatusHeaders, Template};
 pub use sluice_store::{Consistency, OnStoreFailure};
 pub use tier::{Allowance, Plan, Tier};

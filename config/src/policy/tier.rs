@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 use sluice_limiter::Rate;
 
-use crate::expression::Expression;
 use crate::matches::Match;
 
 /// A tier: some requests of a limit, and what it admits of them.
@@ -17,7 +16,7 @@ pub struct Tier {
     pub matches: Vec<Match>,
     /// Condition that requests must fulfil too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub when: Option<Expression>,
+    pub when: Option<String>,
     /// Treatment of these requests.
     pub allowance: Allowance,
 }

@@ -7,11 +7,11 @@ use std::sync::atomic::AtomicU64;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sluice_limiter::MAX_COUNT;
 
-use crate::expression::{PreparedExpression, Value};
+use crate::expression::{Expressions, PreparedExpression, Value, find};
 use crate::matches::Purpose;
 use crate::nack::Nack;
 use crate::path::Readings;
-use crate::policy::{Cost, GrpcStatus, LimitKind, Outcomes, RequestCost, ResponseCost, ResponseCostSource};
+use crate::policy::{Cost, CountWhen, GrpcStatus, LimitKind, RequestCost, ResponseCost, ResponseCostSource};
 use crate::request::{HeaderField, RequestAttributes, Values};
 
 /// The unit of a limit's numbers.
@@ -60,7 +60,7 @@ pub struct SettlementTerms {
     /// The cost that the response adds.
     pub response: Option<ResponseCharge>,
     /// The outcomes that count; `None` for all.
-    pub count_when: Option<Outcomes>,
+    pub count_when: Option<CountWhen>,
 }
 
 /// The cost that a response adds.
@@ -89,16 +89,16 @@ pub enum ResponseSource {
 
 impl PreparedCharge {
     /// Prepares the charge of a limit.
-    pub(super) fn new(kind: &LimitKind) -> Result<Self, Nack> {
+    pub(super) fn new(kind: &LimitKind, expressions: &Expressions) -> Result<Self, Nack> {
         match kind {
             LimitKind::Rates(rates) => {
-                Self::of(&rates.cost.clone().unwrap_or_default(), rates.count_when.as_ref())
+                Self::of(&rates.cost.clone().unwrap_or_default(), rates.count_when.as_ref(), expressions)
             }
-            LimitKind::Slots(_) | LimitKind::Adaptive(_) => Self::of(&Cost::default(), None),
+            LimitKind::Slots(_) | LimitKind::Adaptive(_) => Self::of(&Cost::default(), None, expressions),
         }
     }
 
-    fn of(cost: &Cost, count_when: Option<&Outcomes>) -> Result<Self, Nack> {
+    fn of(cost: &Cost, count_when: Option<&CountWhen>, expressions: &Expressions) -> Result<Self, Nack> {
         let response = cost.response.as_ref().map(ResponseCharge::new).transpose()?;
         let reserve = response.as_ref().map_or(0, |response| response.reserve);
         let request = match &cost.request {
@@ -107,8 +107,9 @@ impl PreparedCharge {
             Some(RequestCost::Header(name)) => {
                 RequestCharge::Header(Box::new(HeaderField::new(header(name)?)))
             }
-            Some(RequestCost::BodyBytes) => RequestCharge::BodyBytes,
-            Some(RequestCost::Expression(expression)) => {
+            Some(RequestCost::BodyBytes(_)) => RequestCharge::BodyBytes,
+            Some(RequestCost::Cel(text)) => {
+                let expression = find(text, expressions)?;
                 let after_error = u64::try_from(expression.largest_value()).unwrap_or(0).max(UNKNOWN);
                 RequestCharge::Expression { expression: PreparedExpression::new(expression)?, after_error }
             }
@@ -219,16 +220,13 @@ impl ResponseCharge {
         let source = match &cost.source {
             ResponseCostSource::Header(name) => ResponseSource::Header(header(name)?),
             ResponseCostSource::GrpcTrailer(name) => ResponseSource::GrpcTrailer(header(name)?),
-            ResponseCostSource::JsonField(path) if path.is_empty() => {
-                return Err(Nack("a field of JSON has no name".to_owned()));
+            ResponseCostSource::JsonField(path) => {
+                ResponseSource::JsonField(path.split('.').map(|name| name.as_bytes().into()).collect())
             }
-            ResponseCostSource::JsonField(path) => ResponseSource::JsonField(
-                path.iter().map(|name| name.as_bytes().to_vec().into_boxed_slice()).collect(),
-            ),
-            ResponseCostSource::BodyBytes => ResponseSource::BodyBytes,
-            ResponseCostSource::Reported => ResponseSource::Reported,
+            ResponseCostSource::BodyBytes(_) => ResponseSource::BodyBytes,
+            ResponseCostSource::Reported(_) => ResponseSource::Reported,
         };
-        Ok(Self { source, reserve: cost.reserve.min(MAX_COUNT) })
+        Ok(Self { source, reserve: cost.reserve() })
     }
 }
 
@@ -293,6 +291,7 @@ mod tests {
     use http::Method;
 
     use super::*;
+    use crate::policy::Empty;
 
     fn charge(cost: &Cost, headers: &[(&'static str, &'static str)], body_bytes: Option<u64>) -> u64 {
         let mut map = HeaderMap::new();
@@ -303,13 +302,13 @@ mod tests {
         let peer = "192.0.2.1".parse().unwrap();
         let mut request = RequestAttributes::new(&Method::POST, &uri, &map, peer);
         request.body_bytes = body_bytes;
-        let prepared = PreparedCharge::of(cost, None).unwrap();
+        let prepared = PreparedCharge::of(cost, None, &Expressions::new()).unwrap();
         prepared.before_response(&request, &request.path_readings(), || peer, &AtomicU64::new(0))
     }
 
     fn cost(request: Option<RequestCost>, reserve: Option<u64>) -> Cost {
-        let source = ResponseCostSource::BodyBytes;
-        Cost { request, response: reserve.map(|reserve| ResponseCost { source, reserve }) }
+        let source = ResponseCostSource::BodyBytes(Empty {});
+        Cost { request, response: reserve.map(|reserve| ResponseCost { source, reserve: Some(reserve) }) }
     }
 
     #[test]
@@ -320,7 +319,7 @@ mod tests {
         let (most, number) = (Some(u64::MAX), |n| Some(RequestCost::Number(n)));
         assert_eq!(charge(&cost(number(u64::MAX), most), &[], None), MAX_COUNT);
         assert_eq!(cost(number(2), Some(1)).constant(), Some(3));
-        assert_eq!(cost(Some(RequestCost::BodyBytes), None).constant(), None);
+        assert_eq!(cost(Some(RequestCost::BodyBytes(Empty {})), None).constant(), None);
     }
 
     #[test]
@@ -353,9 +352,9 @@ mod tests {
         let part = |name: &str, cost: i64| Node::If(Box::new((is_deep(name), Node::Int(cost), Node::Int(1))));
         let sum = Node::Calculate(Operator::Add, Box::new((part("page", 30), part("size", 20))));
         for (root, costs) in [(part("page", 5), [1, 5, 5]), (sum, [2, 31, 50])] {
-            let expression = Expression { patterns: Vec::new(), root };
-            let prepared =
-                PreparedCharge::of(&cost(Some(RequestCost::Expression(expression)), None), None).unwrap();
+            let expressions = [("cost".to_owned(), Expression { patterns: Vec::new(), root })].into();
+            let by_cel = cost(Some(RequestCost::Cel("cost".to_owned())), None);
+            let prepared = PreparedCharge::of(&by_cel, None, &expressions).unwrap();
             let charge = |target: &str| {
                 let (uri, headers, peer) =
                     (target.parse().unwrap(), HeaderMap::new(), "192.0.2.1".parse().unwrap());
@@ -369,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_body_costs_its_length() {
-        let by_body = cost(Some(RequestCost::BodyBytes), None);
+        let by_body = cost(Some(RequestCost::BodyBytes(Empty {})), None);
         assert_eq!([Some(0), Some(70), None].map(|bytes| charge(&by_body, &[], bytes)), [0, 70, 1]);
     }
 

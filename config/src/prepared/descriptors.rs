@@ -22,7 +22,8 @@ impl DescriptorLimit {
     /// Returns `None` if a limit is for requests only.
     pub(super) fn of(limit: &CompiledLimit) -> Option<Self> {
         let conditions: Vec<_> = limit.matches.iter().filter_map(|entry| entry.rls.clone()).collect();
-        let (entry_keys, max_override) = (limit.entry_keys.clone(), limit.max_override);
+        let entry_keys = limit.key.iter().filter_map(|part| part.entry_key().map(str::to_owned)).collect();
+        let max_override = limit.max_override;
         (!conditions.is_empty()).then_some(Self { conditions, entry_keys, max_override })
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::expression::PreparedExpression;
+use crate::expression::{Expressions, PreparedExpression};
 use crate::key::{ClientName, KeyBuilder};
 use crate::matches::{Matcher, Purpose};
 use crate::nack::Nack;
@@ -33,6 +33,13 @@ pub(super) struct Exception<'a> {
     pub(super) choice: Choice,
 }
 
+fn prepare_when(
+    text: Option<&String>,
+    expressions: &Expressions,
+) -> Result<Option<PreparedExpression>, Nack> {
+    text.map(|text| PreparedExpression::of(text, expressions)).transpose()
+}
+
 impl Exceptions {
     /// Prepares the tiers and overrides of a limit. `tiers` and `plans` have the result of each.
     pub(super) fn new(
@@ -40,12 +47,13 @@ impl Exceptions {
         tiers: &[Choice],
         plans: &[Choice],
         table: Option<Arc<OverrideTable>>,
+        expressions: &Expressions,
     ) -> Result<Self, Nack> {
         let tiers = rates.tiers.iter().zip(tiers).map(|(tier, &choice)| {
             Ok(PreparedTier {
                 name: format!("tier {}", tier.name),
                 matches: Matcher::all(&tier.matches, purpose_of(choice))?,
-                when: tier.when.as_ref().map(PreparedExpression::new).transpose()?,
+                when: prepare_when(tier.when.as_ref(), expressions)?,
                 choice,
             })
         });
@@ -54,7 +62,7 @@ impl Exceptions {
     }
 
     /// Prepares the priorities of an adaptive limit as tiers: the first that matches decides.
-    pub(super) fn of_priorities(priorities: &[Priority]) -> Result<Self, Nack> {
+    pub(super) fn of_priorities(priorities: &[Priority], expressions: &Expressions) -> Result<Self, Nack> {
         let sum: u64 = priorities.iter().map(|priority| u64::from(priority.reserve_percent)).sum();
         if priorities.len() > MAX_PRIORITIES || sum > u64::from(MAX_RESERVES) {
             return Err(Nack(format!(
@@ -66,7 +74,7 @@ impl Exceptions {
             Ok(PreparedTier {
                 name: format!("priority {}", priority.name),
                 matches: Matcher::all(&priority.matches, purpose_of(choice))?,
-                when: priority.when.as_ref().map(PreparedExpression::new).transpose()?,
+                when: prepare_when(priority.when.as_ref(), expressions)?,
                 choice,
             })
         });

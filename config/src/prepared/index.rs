@@ -70,8 +70,8 @@ impl LimitIndex {
                 continue;
             }
             for entry in matches {
-                match &entry.path {
-                    Some(path) => index.add_path(number, path, &mut expressions),
+                match entry.path() {
+                    Some(path) => index.add_path(number, &path, &mut expressions),
                     None => entry.hosts.iter().for_each(|host| index.add_host(number, host)),
                 }
             }

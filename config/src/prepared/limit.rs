@@ -10,16 +10,16 @@ use sluice_limiter::adaptive::Adaptive;
 use sluice_limiter::{MAX_CONCURRENT, OutOfRange};
 
 use crate::descriptor::Pair;
-use crate::expression::PreparedExpression;
+use crate::expression::{Expressions, PreparedExpression};
 use crate::jwt::JwtVerifier;
-use crate::key::{Identity, InvalidClient, KeyBuilder, KeyContext, KeyPart, OnMissing};
+use crate::key::{Identity, InvalidClient, KeyBuilder, KeyContext, KeySource, OnMissing};
 use crate::key_secret::KeySecret;
 use crate::matches::{Match, Matcher, Purpose};
 use crate::nack::Nack;
 use crate::occurrences::Occurrences;
 use crate::overrides::OverrideTable;
 use crate::path::Readings;
-use crate::policy::{Boosted, CompiledLimit, CompiledPolicy, LimitKind, Mode, Queue, Slots};
+use crate::policy::{Block, Boosted, CompiledLimit, CompiledPolicy, LimitKind, Mode, OnLimit, Queue, Slots};
 use crate::prepared::blobs::Blobs;
 use crate::prepared::charge::PreparedCharge;
 use crate::prepared::descriptors::DescriptorLimit;
@@ -58,6 +58,8 @@ pub struct PreparedLimit {
     pub mark: Option<HeaderName>,
     /// Indexes of the parts of the key whose values operators may read.
     pub public_parts: Vec<usize>,
+    /// Whether it needs more than the head of a request.
+    pub needs_exchange: bool,
     /// Whether the limit applies to every request that is not exempt.
     pub applies_to_all: bool,
     /// Conditions on requests, which an index reads.
@@ -142,13 +144,22 @@ impl PreparedLimit {
         blobs: &Blobs,
         verifiers: &[Arc<JwtVerifier>],
     ) -> Result<Self, Nack> {
-        let (kind, exceptions) = prepare_kind(&limit.kind, blobs)?;
+        let OnLimit { reject, queue, mark, block } = limit.on_limit.clone().unwrap_or_default();
+        let (kind, exceptions) = prepare_kind(&limit.kind, block, &policy.expressions, blobs)?;
         let for_requests = || limit.matches.iter().enumerate().filter(|(_, entry)| entry.is_for_requests());
         let conditions: Vec<_> = for_requests().map(|(_, entry)| entry.clone()).collect();
         let matches = Matcher::all(&conditions, Purpose::Limit)?;
-        let context = KeyContext { verifiers, habits: &policy.habits, errors: Arc::default() };
-        let key = KeyBuilder::of_policy(&limit.key, limit.on_missing, &context)?
-            .with_public(limit.public_parts.clone());
+        let context = KeyContext {
+            verifiers,
+            habits: &policy.habits,
+            expressions: Some(&policy.expressions),
+            errors: Arc::default(),
+        };
+        let sources: Vec<_> = limit.key.iter().map(|part| part.source.clone()).collect();
+        let public = limit.key.iter().enumerate().filter(|(_, part)| part.public == Some(true));
+        let public_parts: Vec<_> = public.map(|(n, _)| n).collect();
+        let key =
+            KeyBuilder::of_policy(&sources, limit.on_missing, &context)?.with_public(public_parts.clone());
         let names_options = matches.iter().any(|matcher| matcher.names_method(&Method::OPTIONS));
         Ok(Self {
             applies_to_preflights: names_options || !kind.only_admits_rates(),
@@ -157,23 +168,28 @@ impl PreparedLimit {
             mode: limit.mode,
             kind,
             exceptions,
-            queue: limit.queue,
-            public_parts: limit.public_parts.clone(),
-            mark: limit.mark.as_deref().map(mark_header).transpose()?,
-            rejection: Arc::new(Rejection::new(&limit.reject.clone().unwrap_or_default())?),
-            charge: PreparedCharge::new(&limit.kind)?,
+            queue,
+            public_parts,
+            mark: mark.map(|mark| mark_header(&mark.header)).transpose()?,
+            rejection: Arc::new(Rejection::new(&reject.unwrap_or_default())?),
+            charge: PreparedCharge::new(&limit.kind, &policy.expressions)?,
             max_keys: limit.most_keys(),
             key_usage: Arc::new(KeyUsageMeter::new(&limit.kind)),
             abandoned_for: Duration::from_millis(limit.kind.abandoned_for_millis()),
             addresses: matches!(limit.kind, LimitKind::Adaptive(_)).then(addresses).transpose()?,
             matches,
             except: Matcher::all(&limit.except, Purpose::Exemption)?,
-            when: limit.when.as_ref().map(PreparedExpression::new).transpose()?,
+            when: limit
+                .when
+                .as_ref()
+                .map(|text| PreparedExpression::of(text, &policy.expressions))
+                .transpose()?,
             applies_to_all: applies_to_all(limit),
             descriptors: DescriptorLimit::of(limit),
             entries: for_requests().map(|(position, _)| position).collect(),
             conditions,
-            regexes: limit.regexes(),
+            needs_exchange: limit.needs_exchange(),
+            regexes: limit.regexes(&policy.expressions),
             all_clients: key.describe_all().map(Into::into),
             key,
             expression_errors: context.errors,
@@ -388,9 +404,9 @@ impl PreparedLimit {
         request: &RequestAttributes<'_>,
         path: &Readings<'_>,
         mut address: impl FnMut() -> IpAddr,
-    ) -> Option<&str> {
+    ) -> Option<String> {
         let position = self.matches.iter().position(|matcher| matcher.matches(request, path, &mut address));
-        Some(self.conditions.get(position?)?.path.as_ref()?.pattern.text())
+        Some(self.conditions.get(position?)?.path()?.pattern.text().to_owned())
     }
 
     /// Reports whether a key is that of all requests that lack a part of it.
@@ -459,16 +475,21 @@ impl PreparedKind {
 
 /// Returns a builder of keys from addresses. A customer usually has a whole /64 network of IPv6.
 fn addresses() -> Result<KeyBuilder, Nack> {
-    KeyBuilder::new(&[KeyPart::ClientIp { ipv4_prefix: 32, ipv6_prefix: 64 }], OnMissing::Shared)
+    KeyBuilder::new(&[KeySource::ClientIp { ipv4_prefix: 32, ipv6_prefix: 64 }], OnMissing::Shared)
 }
 
-fn prepare_kind(kind: &LimitKind, blobs: &Blobs) -> Result<(PreparedKind, Exceptions), Nack> {
+fn prepare_kind(
+    kind: &LimitKind,
+    block: Option<Block>,
+    expressions: &Expressions,
+    blobs: &Blobs,
+) -> Result<(PreparedKind, Exceptions), Nack> {
     let kind = match kind {
         LimitKind::Rates(rates) => {
-            let RateSets { sets, tiers, plans } = RateSets::new(rates)?;
+            let RateSets { sets, tiers, plans } = RateSets::new(rates, block)?;
             let boosted_below = rates.boosted.as_ref().map(Boosted::below_hundredths);
             let table = rates.overrides.as_ref().map(|hash| blobs.overrides(hash)).transpose()?;
-            let exceptions = Exceptions::new(rates, &tiers, &plans, table)?;
+            let exceptions = Exceptions::new(rates, &tiers, &plans, table, expressions)?;
             return Ok((PreparedKind::Rates { sets, boosted_below }, exceptions));
         }
         LimitKind::Slots(slots) => match slots.max.get() {
@@ -476,11 +497,11 @@ fn prepare_kind(kind: &LimitKind, blobs: &Blobs) -> Result<(PreparedKind, Except
             value => return Err(Nack::new(OutOfRange { value, min: 1, max: MAX_CONCURRENT })),
         },
         LimitKind::Adaptive(adaptive) => {
-            let exceptions = Exceptions::of_priorities(&adaptive.priorities)?;
+            let exceptions = Exceptions::of_priorities(&adaptive.priorities, expressions)?;
             let priorities = adaptive.priorities.iter();
             let priorities =
                 priorities.map(|priority| (priority.name.clone(), priority.reserve_percent)).collect();
-            let initial = adaptive.adaptive().map_err(Nack::new)?;
+            let initial = adaptive.adaptive.prepare().map_err(Nack::new)?;
             let kind = PreparedKind::Adaptive(Box::new(PreparedAdaptive { initial, priorities }));
             return Ok((kind, exceptions));
         }

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use serde_json::Value;
+
 use crate::client_address::{self, ClientAddress, Resolved};
 use crate::descriptor::DescriptorRules;
 use crate::jwt::JwtVerifier;
-use crate::key::{Identity, KeyPart};
+use crate::key::{Identity, KeySource};
 use crate::key_secret::KeySecret;
 use crate::message::PolicyFindings;
 use crate::nack::Nack;
@@ -42,6 +44,8 @@ pub struct PreparedPolicy {
     pub consistency: Consistency,
     /// Name of the store.
     pub store: String,
+    /// Whether sidecars and the service enforce it.
+    pub is_shared: bool,
     /// Treatment of requests whose path can be read in several ways.
     pub ambiguous_paths: AmbiguousPaths,
     /// Headers that report the state of the limits.
@@ -87,24 +91,31 @@ impl PreparedPolicy {
     /// Prepares a policy from its JSON and the content that it refers to. A nack names the field, or the limit, that
     /// cannot be enforced.
     pub fn with_blobs(json: &str, blobs: &Blobs) -> Result<Self, Nack> {
-        let mut from = serde_json::Deserializer::from_str(json);
-        let unreadable = |path: String, error: serde_json::Error| {
+        let unreadable = |path: &str, error: String| {
             let path = if path == "." { String::new() } else { format!("{path}: ") };
             Nack(format!(
                 "{path}{error}: if the operator is newer than this sidecar, restart the pod to update it"
             ))
         };
-        let policy: CompiledPolicy = serde_path_to_error::deserialize(&mut from)
-            .map_err(|error| unreadable(error.path().to_string(), error.into_inner()))?;
-        from.end().map_err(|error| unreadable(String::new(), error))?;
+        let mut written: Value =
+            serde_json::from_str(json).map_err(|error| unreadable(".", error.to_string()))?;
+        let policy: CompiledPolicy = serde_path_to_error::deserialize(&written)
+            .map_err(|error| unreadable(&error.path().to_string(), error.inner().to_string()))?;
+        let known = serde_json::to_value(&policy).map_err(Nack::new)?;
+        if let Some(fields) = written.as_object_mut() {
+            fields.remove("hints");
+        }
+        if let Some((path, name)) = unknown_field(&written, &known, "") {
+            return Err(unreadable(&path, format!("unknown field `{name}`")));
+        }
         Self::new(policy, PolicyHash::of(json), blobs)
     }
 
     fn new(policy: CompiledPolicy, hash: PolicyHash, blobs: &Blobs) -> Result<Self, Nack> {
         let verifiers = policy.jwt.iter().map(|jwt| {
             let parts = policy.limits.iter().flat_map(|limit| &limit.key);
-            let claims = parts.filter_map(|part| match part {
-                KeyPart::JwtClaim { jwt: name, claim } if *name == jwt.name => Some(claim.clone()),
+            let claims = parts.filter_map(|part| match &part.source {
+                KeySource::JwtClaim { jwt: name, claim } if *name == jwt.name => Some(claim.clone()),
                 _ => None,
             });
             let claims: BTreeSet<_> = claims.collect();
@@ -125,6 +136,7 @@ impl PreparedPolicy {
             on_store_failure: policy.on_store_failure,
             consistency: policy.consistency,
             store: policy.store,
+            is_shared: policy.is_shared,
             ambiguous_paths: match policy.mode {
                 Mode::Enforce => policy.ambiguous_paths,
                 Mode::Shadow => AmbiguousPaths::Match,
@@ -217,7 +229,7 @@ impl PreparedPolicy {
 
     /// Returns the pattern of the path by which the limit with this index applies to a request: what a log may have of it.
     #[must_use]
-    pub fn path_pattern(&self, limit: usize, request: &RequestAttributes<'_>) -> Option<&str> {
+    pub fn path_pattern(&self, limit: usize, request: &RequestAttributes<'_>) -> Option<String> {
         let address = || self.resolve(request).address;
         self.limits.get(limit)?.path_pattern(request, &request.path_readings(), address)
     }
@@ -306,5 +318,25 @@ fn apply(
             Ok(Identified::Counted { key, rates, cost: limit.cost(request, path, address) })
         }
         Identity::Deny => Ok(Identified::Refused(Refusal::KeyMissing)),
+    }
+}
+
+/// Returns the first field that is written and not known, with the path of its object. `known` is what is written, as it was read and
+/// written again: types whose fields are flattened do not tell of fields that they do not know.
+fn unknown_field<'a>(written: &'a Value, known: &Value, path: &str) -> Option<(String, &'a str)> {
+    match (written, known) {
+        (Value::Object(fields), Value::Object(known)) => fields.iter().find_map(|(name, value)| {
+            let Some(known) = known.get(name) else {
+                // An empty list is left out where it is written again.
+                return (*value != Value::Array(Vec::new())).then_some((path.to_owned(), name.as_str()));
+            };
+            let separator = if path.is_empty() { "" } else { "." };
+            unknown_field(value, known, &format!("{path}{separator}{name}"))
+        }),
+        (Value::Array(items), Value::Array(known)) => {
+            let mut pairs = items.iter().zip(known).enumerate();
+            pairs.find_map(|(n, (item, known))| unknown_field(item, known, &format!("{path}[{n}]")))
+        }
+        _ => None,
     }
 }

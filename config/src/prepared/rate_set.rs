@@ -46,7 +46,8 @@ pub(super) struct RateSets {
 impl RateSets {
     /// Prepares all rates of a limit.
     pub(super) fn new(
-        Rates { base, boosted, tiers, plans, overrides: _, cost: _, count_when: _, block }: &Rates,
+        Rates { base, boosted, tiers, plans, overrides: _, cost: _, count_when: _ }: &Rates,
+        block: Option<Block>,
     ) -> Result<Self, Nack> {
         let mut sets = vec![RateSet::new(None, base.clone())?];
         if let Some(boosted) = boosted {
@@ -73,7 +74,7 @@ impl RateSets {
             .collect::<Result<_, Nack>>()?;
         unite(&mut sets)?;
         if let Some(block) = block {
-            add_block(&mut sets, *block)?;
+            add_block(&mut sets, block)?;
         }
         Ok(Self { sets, tiers, plans })
     }
@@ -200,7 +201,7 @@ mod tests {
             when: None,
             allowance,
         });
-        RateSets::new(&Rates { base, tiers: tiers.collect(), ..Rates::default() })
+        RateSets::new(&Rates { base, tiers: tiers.collect(), ..Rates::default() }, None)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::nack::Nack;
-use crate::policy::{Reject, RejectBody, ResetFormat};
+use crate::policy::{Body, Header, Reject, ResetFormat, Template};
 use crate::prepared::template::{self, Piece};
 
 /// Largest extension of `Retry-After`, in percent.
@@ -97,17 +97,16 @@ pub enum Escape {
 impl Rejection {
     /// Prepares the response of a limit. An error names the field.
     pub fn new(reject: &Reject) -> Result<Self, Nack> {
-        let Reject { status, headers, body, reset_format, jitter_percent } = reject;
-        let status = match *status {
+        let Reject { status_code, headers, body, reset_format, jitter_percent } = reject;
+        let status = match *status_code {
             Some(status) if !(400..600).contains(&status) => {
                 return Err(Nack(format!("statusCode: {status} is not an error: use 400 to 599")));
             }
             Some(status) => Some(StatusCode::from_u16(status).map_err(Nack::new)?),
             None => None,
         };
-        let headers = headers.iter().map(|(name, value)| header(name, value));
-        let jitter_percent = jitter_percent.unwrap_or(0);
-        if jitter_percent > MAX_JITTER {
+        let headers = headers.iter().map(|Header { name, value }| header(name, value));
+        if *jitter_percent > MAX_JITTER {
             return Err(Nack(format!("jitterPercent: {jitter_percent} is more than {MAX_JITTER}")));
         }
         Ok(Self {
@@ -115,17 +114,17 @@ impl Rejection {
             headers: headers.collect::<Result<_, _>>()?,
             body: RejectionBody::new(body)?,
             reset_format: *reset_format,
-            jitter_percent,
+            jitter_percent: *jitter_percent,
         })
     }
 }
 
 impl RejectionBody {
-    fn new(body: &RejectBody) -> Result<Self, Nack> {
+    fn new(body: &Body) -> Result<Self, Nack> {
         Ok(match body {
-            RejectBody::Problem => Self::Problem,
-            RejectBody::Envelope { code } => Self::Envelope { code: code.clone() },
-            RejectBody::Template { content_type, text } => Self::Template {
+            Body::Problem(_) => Self::Problem,
+            Body::Envelope(envelope) => Self::Envelope { code: envelope.code.clone() },
+            Body::Template(Template { content_type, text }) => Self::Template {
                 escape: Escape::of(content_type),
                 content_type: HeaderValue::from_str(content_type)
                     .map_err(|_| Nack(format!("body.template.contentType: {content_type:?} is not valid")))?,
@@ -193,16 +192,16 @@ mod tests {
     #[test]
     fn what_a_response_cannot_have_is_refused_with_its_field() {
         let header = |name: &str, value: &str| Reject {
-            headers: vec![(name.into(), value.into())],
+            headers: vec![Header { name: name.into(), value: value.into() }],
             ..Reject::default()
         };
         let template = |content_type: &str, text: &str| Reject {
-            body: RejectBody::Template { content_type: content_type.into(), text: text.into() },
+            body: Body::Template(Template { content_type: content_type.into(), text: text.into() }),
             ..Reject::default()
         };
         for (reject, expected) in [
-            (Reject { status: Some(200), ..Reject::default() }, "statusCode: 200 is not an error"),
-            (Reject { status: Some(600), ..Reject::default() }, "statusCode: 600"),
+            (Reject { status_code: Some(200), ..Reject::default() }, "statusCode: 200 is not an error"),
+            (Reject { status_code: Some(600), ..Reject::default() }, "statusCode: 600"),
             (header("content-length", "5"), "headers: content-length is set by Sluice"),
             (header("X-RateLimit-Reset", "5"), "headers: X-RateLimit-Reset is set by Sluice"),
             (
@@ -213,7 +212,7 @@ mod tests {
             (header("a", "x\r\nb: c"), "the value of a is not valid"),
             (template("text/plain\r\n", ""), "contentType"),
             (template("text/plain", "${x}"), "body.template.text: has no placeholder"),
-            (Reject { jitter_percent: Some(101), ..Reject::default() }, "jitterPercent: 101"),
+            (Reject { jitter_percent: 101, ..Reject::default() }, "jitterPercent: 101"),
         ] {
             let nack = Rejection::new(&reject).unwrap_err();
             assert!(nack.0.contains(expected), "{nack}");

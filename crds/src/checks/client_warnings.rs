@@ -1,24 +1,17 @@
 //! Warnings about the ways in which a policy tells clients apart.
 
 use sluice_config::CompiledPolicy;
-use sluice_config::expression::{Expression, Node};
-use sluice_config::key::{KeyPart, OnMissing};
+use sluice_config::expression::Node;
+use sluice_config::key::{KeyPart, KeySource, OnMissing};
 use sluice_config::matches::{Match, NamedMatch, ValueMatch};
 use sluice_config::policy::{Allowance, CompiledLimit, LimitKind, Mode, Rates, Tier};
 
 use super::field::Field;
 
 /// Warns of limits that a client can evade, or that count several clients as one. `limit_at` returns the field of the
-/// limit with an index, and `is_verified` tells whether something in front of the pods verifies a part of its key.
-pub(crate) fn warn<'a>(
-    at: &Field<'a>,
-    policy: &CompiledPolicy,
-    limit_at: impl Fn(usize) -> Field<'a>,
-    is_verified: impl Fn(usize, usize) -> bool,
-) {
-    let has_chosen_key =
-        |(n, limit): (usize, &CompiledLimit)| has_chosen_key(limit, |part| is_verified(n, part));
-    let chosen: Vec<_> = policy.limits.iter().enumerate().map(has_chosen_key).collect();
+/// limit with an index.
+pub(crate) fn warn<'a>(at: &Field<'a>, policy: &CompiledPolicy, limit_at: impl Fn(usize) -> Field<'a>) {
+    let chosen: Vec<_> = policy.limits.iter().map(has_chosen_key).collect();
     warn_of_chosen_keys(policy, &chosen, &limit_at);
     warn_of_lower_tiers(policy, &limit_at);
     warn_of_peers(policy, &limit_at);
@@ -92,7 +85,7 @@ fn counts_some(limit: &CompiledLimit, of: ListOf, name: &str, entry: &Match) -> 
             |condition: &NamedMatch| !condition.not && !matches!(condition.value, ValueMatch::Present(_));
         rest == wanted && named.iter().any(is_some)
     });
-    let is_token = |part: &KeyPart| matches!(part, KeyPart::JwtClaim { .. });
+    let is_token = |part: &KeyPart| matches!(part.source, KeySource::JwtClaim { .. });
     let is_same = match &limit.matches[..] {
         [] => wanted == Match::default(),
         entries => entries.contains(&wanted),
@@ -127,7 +120,7 @@ fn warn_of_wide_exemptions<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize
 fn warn_of_chosen_keys<'a>(policy: &CompiledPolicy, chosen: &[bool], limit_at: &impl Fn(usize) -> Field<'a>) {
     let others = || policy.limits.iter().zip(chosen).filter(|(_, chosen)| !**chosen).map(|(limit, _)| limit);
     let counts_too = |other: &CompiledLimit, limit: &CompiledLimit| {
-        chosen_tier(other).is_none()
+        chosen_tier(policy, other).is_none()
             && !matches!(other.kind, LimitKind::Adaptive(_))
             && (other.mode == Mode::Enforce || limit.mode == Mode::Shadow)
             && (other.matches.is_empty() || other.matches == limit.matches)
@@ -162,14 +155,14 @@ fn warn_of_chosen_keys<'a>(policy: &CompiledPolicy, chosen: &[bool], limit_at: &
             continue;
         }
         if chosen[n] && !admits_nothing(limit) {
-            let is_header = limit.key.iter().any(|part| matches!(part, KeyPart::Header(_)));
+            let is_header = limit.key.iter().any(|part| matches!(part.source, KeySource::Header { .. }));
             let or_say_so = if is_header { ". If one does, name it in the header's verifiedBy" } else { "" };
             let at = limit_at(n).at("key");
             at.warning(format_args!(
                 "a client can get a new counter by sending another value: {instead}{or_say_so}"
             ));
         }
-        if let Some(tier) = chosen_tier(limit) {
+        if let Some(tier) = chosen_tier(policy, limit) {
             let at = limit_at(n).at("tiers").entry(tier);
             at.warning(format_args!("a client can choose this tier by what it sends: {instead}"));
         }
@@ -191,10 +184,12 @@ fn admits_nothing(limit: &CompiledLimit) -> bool {
 }
 
 /// Reports whether a client can get another counter. An address beside a header does not prevent it.
-fn has_chosen_key(limit: &CompiledLimit, is_verified: impl Fn(usize) -> bool) -> bool {
-    let parts = || limit.key.iter().enumerate();
-    let is_chosen = parts().all(|(n, part)| part.is_chosen_by_client() && !is_verified(n));
-    !limit.key.is_empty() && (is_chosen || parts().any(|(n, part)| part.has_any_value() && !is_verified(n)))
+fn has_chosen_key(limit: &CompiledLimit) -> bool {
+    let is_verified = |source: &KeySource| matches!(source, KeySource::Header { verified_by: Some(_), .. });
+    let sources = || limit.key.iter().map(|part| &part.source);
+    let is_chosen = sources().all(|source| source.is_chosen_by_client() && !is_verified(source));
+    !limit.key.is_empty()
+        && (is_chosen || sources().any(|source| source.has_any_value() && !is_verified(source)))
 }
 
 /// Returns the tiers of a limit.
@@ -212,8 +207,9 @@ fn is_chosen(entry: &Match) -> bool {
 }
 
 /// Returns the first tier that admits something and that a client can choose.
-fn chosen_tier(limit: &CompiledLimit) -> Option<usize> {
-    let has_chosen_value = |expression: &Expression| {
+fn chosen_tier(policy: &CompiledPolicy, limit: &CompiledLimit) -> Option<usize> {
+    let has_chosen_value = |text: &String| {
+        let Some(expression) = policy.expressions.get(text) else { return false };
         expression.root.any(&mut |node| matches!(node, Node::Field(_) | Node::HasField(_)))
     };
     tiers(limit).iter().position(|tier| match tier.allowance {
@@ -237,8 +233,9 @@ fn warn_of_lower_tiers<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) ->
             let is_lower = rates.iter().any(|rate| {
                 base.iter().any(|base| base.tag() == rate.tag() && rate.requests < base.requests)
             });
-            let has_spellings =
-                |entry: &Match| entry.path.is_some() || !entry.methods.is_empty() || !entry.query.is_empty();
+            let has_spellings = |entry: &Match| {
+                entry.path().is_some() || !entry.methods.is_empty() || !entry.query.is_empty()
+            };
             if is_lower && tier.matches.iter().any(has_spellings) {
                 limit_at(n).at("tiers").entry(tier_index).warning(
                     "admits less than `rates`, and a client that spells its request otherwise gets `rates`: make it a \
@@ -255,7 +252,7 @@ fn warn_of_peers<'a>(policy: &CompiledPolicy, limit_at: &impl Fn(usize) -> Field
         return;
     }
     let by_address = policy.limits.iter().enumerate().find_map(|(n, limit)| {
-        let part = limit.key.iter().position(|part| matches!(part, KeyPart::ClientIp { .. }))?;
+        let part = limit.key.iter().position(|part| matches!(part.source, KeySource::ClientIp { .. }))?;
         Some((n, part))
     });
     let by_network = policy.limits.iter().enumerate().find_map(|(n, limit)| {

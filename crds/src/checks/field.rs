@@ -3,10 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
 
-use sluice_config::expression::{Expression, PreparedExpression};
+use sluice_config::duration::Duration;
+use sluice_config::expression::{Expression, Expressions, PreparedExpression};
 use sluice_config::matches::full_match_regex;
 
-use crate::duration;
 use crate::violation::{Kind, UNKNOWN_FIELD, Violation};
 
 /// Largest number of regular expressions in a policy. Each takes memory in every sidecar.
@@ -22,6 +22,7 @@ pub(crate) struct Report {
     warnings: RefCell<Vec<Violation>>,
     regexes: Cell<usize>,
     expressions: Cell<usize>,
+    compiled: RefCell<Expressions>,
 }
 
 /// The place of a value in a spec.
@@ -39,6 +40,7 @@ impl Report {
             warnings: RefCell::default(),
             regexes: Cell::new(0),
             expressions: Cell::new(0),
+            compiled: RefCell::default(),
         }
     }
 
@@ -130,8 +132,8 @@ impl<'a> Field<'a> {
     }
 
     /// Returns the milliseconds of a duration of at most `max_millis`, or reports why it is not valid.
-    pub(crate) fn millis(&self, text: &str, max_millis: u64) -> Option<u64> {
-        self.accept(duration::up_to(text, max_millis)).map(sluice_limiter::Period::millis)
+    pub(crate) fn millis(&self, duration: Duration, max_millis: u64) -> Option<u64> {
+        self.accept(duration.up_to(max_millis)).map(sluice_limiter::Period::millis)
     }
 
     /// Compiles an expression in CEL by `compile`, which checks its type. Also checks the number of expressions in the policy.
@@ -151,7 +153,13 @@ impl<'a> Field<'a> {
         expression.patterns.iter().for_each(|pattern| self.regex(pattern));
         // As sidecars prepare it.
         self.accept(PreparedExpression::new(&expression))?;
+        self.report.compiled.borrow_mut().insert(text.to_owned(), expression.clone());
         Some(expression)
+    }
+
+    /// Returns all expressions that were compiled, by their texts.
+    pub(crate) fn expressions(&self) -> Expressions {
+        self.report.compiled.borrow().clone()
     }
 
     /// Checks a regular expression, and the number of regular expressions in the policy.

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde_saphyr::{Location, Spanned};
+use sluice_config::duration::Duration;
 use sluice_limiter::Period;
 
 use super::problem::Problem;
 use super::yaml::{Node, objects};
-use crate::duration;
 
 /// The number that a rate is to have.
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +52,7 @@ fn requests<'a>(spec: &'a Spanned<Node>, new: &NewNumber<'_>) -> Option<&'a Span
     let rates = items(field(limits.iter().find(is_limit)?, "rates")?);
     let is_rate = |rate: &&Spanned<Node>| {
         let per = rate.value.get("per").and_then(Node::as_str);
-        per.and_then(|per| duration::period(per).ok()) == Some(new.period)
+        per.and_then(|per| per.parse().ok()) == Some(Duration::from_millis(new.period.millis()))
     };
     field(rates.iter().find(is_rate)?, "requests")
 }
@@ -141,7 +141,7 @@ mod tests {
             .map(|&(policy, limit, per, requests)| NewNumber {
                 policy,
                 limit,
-                period: duration::period(per).unwrap(),
+                period: per.parse::<Duration>().unwrap().period().unwrap(),
                 requests,
             })
             .collect();

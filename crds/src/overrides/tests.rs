@@ -11,7 +11,7 @@ fn table(texts: &[&[u8]]) -> Result<OverrideTable, String> {
     table_of(None, texts)
 }
 
-fn table_of(part: Option<&KeyPart>, texts: &[&[u8]]) -> Result<OverrideTable, String> {
+fn table_of(part: Option<&KeySource>, texts: &[&[u8]]) -> Result<OverrideTable, String> {
     let sources: Vec<_> = (0..texts.len()).map(|n| source(&format!("c{n}"))).collect();
     let bytes = build(&PLANS, part, &sources, texts)
         .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
@@ -107,16 +107,16 @@ fn a_limit_has_a_bounded_number_of_overrides() {
 
 #[test]
 fn a_client_is_written_as_requests_show_it() {
-    let ip = KeyPart::ClientIp { ipv4_prefix: 32, ipv6_prefix: 64 };
+    let ip = KeySource::ClientIp { ipv4_prefix: 32, ipv6_prefix: 64 };
     for (part, line, client) in [
-        (&KeyPart::Host, "Shop.Example", Some("shop.example")),
-        (&KeyPart::Path, "/Orders//%61/", Some("/orders/a")),
-        (&KeyPart::GrpcMethod, "shop.Checkout/Pay", Some("shop.checkout/pay")),
-        (&KeyPart::GrpcMethod, "/shop.Checkout/Pay", Some("shop.checkout/pay")),
-        (&KeyPart::Method, "post", Some("POST")),
-        (&KeyPart::Cookie("x".into()), "s%3Aabc", Some("s:abc")),
-        (&KeyPart::Cookie("x".into()), "%25252525252561", None),
-        (&KeyPart::Header("x".into()), "Acme", Some("Acme")),
+        (&KeySource::Host {}, "Shop.Example", Some("shop.example")),
+        (&KeySource::Path {}, "/Orders//%61/", Some("/orders/a")),
+        (&KeySource::GrpcMethod {}, "shop.Checkout/Pay", Some("shop.checkout/pay")),
+        (&KeySource::GrpcMethod {}, "/shop.Checkout/Pay", Some("shop.checkout/pay")),
+        (&KeySource::Method {}, "post", Some("POST")),
+        (&KeySource::Cookie { name: "x".into() }, "s%3Aabc", Some("s:abc")),
+        (&KeySource::Cookie { name: "x".into() }, "%25252525252561", None),
+        (&KeySource::Header { name: "x".into(), verified_by: None }, "Acme", Some("Acme")),
         (&ip, "192.0.2.1/32", Some("192.0.2.1")),
         (&ip, "2001:DB8:0:0::/64", Some("2001:db8::/64")),
         (&ip, "2001:db8::1", None),

@@ -1,12 +1,9 @@
 //! Source of client addresses.
 
-use std::net::IpAddr;
-
-use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sluice_config::client_address;
-use sluice_config::client_address::AddressHeader;
+use sluice_config::client_address::{AddressHeader, network};
 
 use crate::checks::field::Field;
 
@@ -30,24 +27,10 @@ pub struct ClientAddress {
 
 impl ClientAddress {
     pub(crate) fn compile(&self, at: &Field<'_>) -> client_address::ClientAddress {
-        let network = |(n, text): (usize, &String)| network(&at.at("trustedProxies").entry(n), text);
+        let network = |(n, text): (usize, &String)| at.at("trustedProxies").entry(n).accept(network(text));
         client_address::ClientAddress {
             trusted_proxies: self.trusted_proxies.iter().enumerate().filter_map(network).collect(),
             header: self.header,
         }
     }
-}
-
-/// Compiles a network in CIDR notation.
-pub(crate) fn network(at: &Field<'_>, text: &str) -> Option<IpNet> {
-    let network = text.parse::<IpNet>().map_err(|_| match text.parse::<IpAddr>() {
-        Ok(address) => {
-            let length = if address.is_ipv4() { 32 } else { 128 };
-            format!("{text:?} is not a network: for this one address write {text}/{length}")
-        }
-        Err(_) => {
-            format!("{text:?} is not a network: use CIDR notation, such as 10.0.0.0/8 or 2001:db8::/32")
-        }
-    });
-    at.accept(network)
 }

@@ -3,14 +3,18 @@
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use sluice_config::policy::{CompiledLimit, LimitKind, Mode, SLOT_LEASE_MILLIS, Slots};
+use sluice_config::duration::Duration;
+use sluice_config::policy::{
+    Adaptive, AdaptiveLimit, Aimd, CompiledLimit, LimitKind, Mode, OnLimit, SLOT_LEASE_MILLIS, Slots,
+};
 use sluice_limiter::{Period, Requests};
 
 use crate::checks::field::{Field, number};
-use crate::duration;
-use crate::policy::limit::on_limit::CompiledOnLimit;
-use crate::policy::{Adaptive, OnLimit, Selection};
+use crate::policy::Selection;
+use crate::policy::limit::on_limit;
 
+/// Largest `timeout`, in milliseconds.
+const MAX_TIMEOUT_MILLIS: u64 = 3_600_000;
 /// Default `abandonedFor`, in milliseconds.
 const ABANDONED_MILLIS: u64 = 30_000;
 /// Largest `abandonedFor`, in milliseconds.
@@ -30,8 +34,7 @@ pub struct Concurrency {
     /// Longest time for which a request counts whose client has left while the application still works on it: a
     /// duration from 1ms to 1h. Then its connection to the application is closed. Default: 30s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 2, max = 32), regex(pattern = duration::PATTERN))]
-    pub abandoned_for: Option<String>,
+    pub abandoned_for: Option<Duration>,
     /// Treatment of a request that the limit denies. Default: reject, with problem details, and status 429 for max and 503 for
     /// adaptive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,13 +60,13 @@ impl Concurrency {
                 "is not allowed with adaptive, which limits all clients of a pod together: remove it",
             );
         }
-        let abandoned_for_millis = match &self.abandoned_for {
-            Some(text) => at.at("abandonedFor").millis(text, MAX_ABANDONED_MILLIS)?,
+        let abandoned_for_millis = match self.abandoned_for {
+            Some(duration) => at.at("abandonedFor").millis(duration, MAX_ABANDONED_MILLIS)?,
             None => ABANDONED_MILLIS,
         };
         let at_on_limit = at.at("onLimit");
-        let on_limit = self.on_limit.as_ref().map(|on_limit| on_limit.compile(&at_on_limit));
-        let CompiledOnLimit { reject, queue, mark, block } = on_limit.unwrap_or_default();
+        self.on_limit.iter().for_each(|on_limit| on_limit::check(&at_on_limit, on_limit));
+        let OnLimit { reject: _, queue, mark, block } = self.on_limit.clone().unwrap_or_default();
         if block.is_some() {
             at_on_limit.at("block").violation("is only allowed with rates: remove it");
         }
@@ -76,7 +79,7 @@ impl Concurrency {
         }
         let compile = |kind| {
             let selected = self.selection.compile(at, policy_mode, kind);
-            CompiledLimit { reject, queue, mark, ..selected }
+            CompiledLimit { on_limit: self.on_limit.clone(), ..selected }
         };
         let kind = match &self.kind {
             ConcurrencyKind::Max(max) => Requests::new(number(*max)).map(|max| {
@@ -84,10 +87,30 @@ impl Concurrency {
                 lease.map(|lease| LimitKind::Slots(Slots { max, lease, abandoned_for_millis }))
             }),
             ConcurrencyKind::Adaptive(adaptive) => {
-                let adaptive = adaptive.compile(&at.at("adaptive"), abandoned_for_millis)?;
-                return Some(compile(LimitKind::Adaptive(adaptive)));
+                check_adaptive(&at.at("adaptive"), adaptive);
+                let (adaptive, priorities) = (adaptive.clone(), Vec::new());
+                let limit = AdaptiveLimit { adaptive, abandoned_for_millis, priorities };
+                return Some(compile(LimitKind::Adaptive(limit)));
             }
         };
         Some(compile(at.at("max").accept(kind.and_then(|kind| kind))?))
+    }
+}
+
+fn check_adaptive(at: &Field<'_>, adaptive: &Adaptive) {
+    let at = at.at(adaptive.name());
+    if let Adaptive::Aimd(Aimd { timeout: Some(timeout), .. }) = adaptive {
+        at.at("timeout").millis(*timeout, MAX_TIMEOUT_MILLIS);
+    }
+    // Sidecars call the same function and would nack the policy for the same reason.
+    if let Err(bad) = adaptive.prepare() {
+        let field = match bad.name {
+            "minimum" | "maximum" | "initial" => at.at(bad.name),
+            _ => at,
+        };
+        field.violation(format_args!(
+            "{} is out of range: {} to {} are allowed here",
+            bad.value, bad.min, bad.max
+        ));
     }
 }

@@ -2,29 +2,29 @@
 //!
 //! - [`rate`]: a number of requests per period; [`tier`]: what is admitted of some requests instead; [`plan`]: what is
 //!   admitted of single clients.
-//! - [`cost`]: what a request costs, and which outcomes count; [`algorithm`]: how requests are counted; [`enforcement`]: how
+//! - [`cost`] checks what a request costs; [`algorithm`]: how requests are counted; [`enforcement`]: how
 //!   strictly rates are enforced;
-//!   [`on_limit`]: what happens to a request that is denied.
+//!   [`on_limit`] checks what happens to a request that is denied.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
+use sluice_config::duration::Duration;
 use sluice_config::key::OnMissing;
 use sluice_config::overrides::{DENY, UNLIMITED};
 use sluice_config::policy::{
-    self, Boosted, CompiledLimit, DEFAULT_MAX_KEYS, LimitKind, Mode, Plan as CompiledPlan, Rates,
-    Tier as CompiledTier,
+    self, Boosted, CompiledLimit, Cost, CountWhen, DEFAULT_MAX_KEYS, LimitKind, Mode, OnLimit,
+    Plan as CompiledPlan, Rates, Tier as CompiledTier,
 };
 use sluice_config::prepared::rate_set::check_tiers;
-use sluice_limiter::{self as limiter, RateError, Requests};
+use sluice_limiter::{self as limiter, Millis, RateError, Requests};
 
 use crate::checks::field::{Field, number};
 use crate::checks::installation::Installation;
 use crate::checks::redundant_rates;
 use crate::checks::redundant_rates::Relation;
-use crate::duration;
 use crate::policy::rls::AllowOverride;
-use crate::policy::selection::compile_when;
-use crate::policy::{ContentRef, Key, Selection};
+use crate::policy::selection::check_when;
+use crate::policy::{ContentRef, Key, Selection, matches};
 
 pub mod algorithm;
 pub mod cost;
@@ -35,10 +35,7 @@ pub mod rate;
 pub mod tier;
 
 pub use algorithm::Algorithm;
-pub use cost::{Cost, CountWhen};
 pub use enforcement::Enforcement;
-use on_limit::CompiledOnLimit;
-pub use on_limit::OnLimit;
 pub use plan::Plan;
 pub use rate::Rate;
 pub use tier::{Allowance, Tier};
@@ -117,10 +114,10 @@ impl Limit {
         installation: &Installation,
     ) -> CompiledLimit {
         let at_on_limit = at.at("onLimit");
-        let on_limit = self.on_limit.as_ref().map(|on_limit| on_limit.compile(&at_on_limit));
-        let CompiledOnLimit { reject, queue, mark, block } = on_limit.unwrap_or_default();
+        self.on_limit.iter().for_each(|on_limit| on_limit::check(&at_on_limit, on_limit));
+        let OnLimit { reject: _, queue, mark, block } = self.on_limit.clone().unwrap_or_default();
         let counts_denied = self.algorithm.as_ref().is_some_and(Algorithm::counts_denied);
-        if mark.as_ref().is_some_and(|mark| self.selection.reads_header(mark)) {
+        if mark.as_ref().is_some_and(|mark| self.selection.reads_header(&mark.header)) {
             at_on_limit.at("mark.header").violation(
                 "is a header that the limit reads, and would no longer reach the application: use another name",
             );
@@ -145,10 +142,10 @@ impl Limit {
                  them",
             );
         }
-        let rates = LimitKind::Rates(Box::new(Rates { block, ..self.compile_all_rates(at) }));
+        let rates = LimitKind::Rates(Box::new(self.compile_all_rates(at)));
         let max_keys = self.compile_max_keys(&at.at("maxKeys"), installation);
         let selected = self.selection.compile(at, policy_mode, rates);
-        CompiledLimit { max_keys, reject, queue, mark, ..selected }
+        CompiledLimit { max_keys, on_limit: self.on_limit.clone(), ..selected }
     }
 
     /// Compiles the maximum number of keys. The default is reduced to what the installation allows.
@@ -191,10 +188,13 @@ impl Limit {
             tiers: tiers.collect(),
             plans: plans.collect(),
             overrides: None,
-            cost: self.cost.as_ref().and_then(|cost| cost.compile(&at.at("cost"))),
-            count_when: self.count_when.as_ref().map(|outcomes| outcomes.compile(&at.at("countWhen"))),
-            block: None,
+            cost: self.cost.clone(),
+            count_when: self.count_when.clone(),
         };
+        self.cost.iter().for_each(|cost| cost::check(&at.at("cost"), cost));
+        if self.count_when == Some(CountWhen::default()) {
+            at.at("countWhen").violation("needs at least one of statusCodes and grpcStatuses");
+        }
         self.check_cost(at, &rates);
         if let Err(nack) = check_tiers(&rates) {
             at.at(if self.tiers.is_empty() { "plans" } else { "tiers" }).violation(nack);
@@ -218,7 +218,7 @@ impl Limit {
             .chain(tiers.map(|(n, tier)| (in_list("tiers", n), rates_of(&tier.allowance))))
             .chain(plans.map(|(n, plan)| (in_list("plans", n), rates_of(&plan.allowance))))
             .collect();
-        cost::check(at, &self.algorithm.clone().unwrap_or_default(), rates, &lists);
+        cost::check_rates(at, &self.algorithm.clone().unwrap_or_default(), rates, &lists);
     }
 
     fn compile_tier(&self, at: &Field<'_>, n: usize, tier: &Tier) -> CompiledTier {
@@ -226,12 +226,12 @@ impl Limit {
         if tier.matches.is_empty() && tier.when.is_none() {
             at_tier.at("matches").violation("is required unless `when` is set");
         }
-        let matches = tier.matches.iter().enumerate();
-        let matches = matches.map(|(n, entry)| entry.compile(&at_tier.at("matches").entry(n)));
+        matches::check_all(&at_tier.at("matches"), &tier.matches);
+        check_when(&at_tier.at("when"), tier.when.as_ref());
         CompiledTier {
             name: tier.name.clone(),
-            matches: matches.collect(),
-            when: tier.when.as_ref().and_then(|when| compile_when(&at_tier.at("when"), when)),
+            matches: tier.matches.clone(),
+            when: tier.when.clone(),
             allowance: self.compile_allowance(at, &at_tier, &tier.allowance),
         }
     }
@@ -292,14 +292,14 @@ impl Limit {
         let soft = self.enforcement.clone().unwrap_or_default().soft(&at.at("enforcement"));
         if rates.is_empty() {
             // The schema has reported the rates. The algorithm is checked all the same.
-            let any = Rate { requests: 1, per: "1s".to_owned(), sub_windows: None };
+            let any = Rate { requests: 1, per: Duration::from_millis(1000), sub_windows: None };
             algorithm.compile(&at.at("algorithm"), &any, at_rates);
         }
         let mut compiled = Vec::<limiter::Rate>::new();
         for (n, rate) in rates.iter().enumerate() {
             let at_rate = at_rates.entry(n);
             let compiled_algorithm = algorithm.compile(&at.at("algorithm"), rate, &at_rate);
-            let Some(period) = at_rate.at("per").accept(duration::period(&rate.per)) else { continue };
+            let Some(period) = at_rate.at("per").accept(rate.per.period()) else { continue };
             if let Some(first) = compiled.iter().position(|other| other.period == period) {
                 at_rate.at("per").violation(format_args!(
                     "is the same period as that of rates[{first}]: keep only the rate with fewer requests"
@@ -374,11 +374,9 @@ fn warn_of_rate(at: &Field<'_>, rate: &limiter::Rate) {
 /// Describes an error of the rate with this index.
 fn describe(error: RateError, index: usize) -> String {
     match error {
-        RateError::LongInterval { interval, period } => format!(
-            "{} is longer than the period of rates[{index}], {}",
-            duration::format(interval),
-            duration::format(period)
-        ),
+        RateError::LongInterval { interval, period } => {
+            format!("{} is longer than the period of rates[{index}], {}", Millis(interval), Millis(period))
+        }
         RateError::Soft => "is only allowed with slidingWindowCounter and fixedWindow: remove it; with \
                             tokenBucket or gcra, set a burst instead"
             .to_owned(),

@@ -5,16 +5,16 @@
 //!
 //! - [`spec`]: the whole policy; [`target_ref`], [`client_address`], [`application`] and [`store_ref`] apply to all its limits.
 //! - [`enforced_by`]: sidecars, the service, or both.
-//! - [`selection`]: what all limits have: name, mode, [`mod@matches`] and [`key`].
+//! - [`selection`]: what all limits have: name, mode, matches and [`key`]; `matches` checks the conditions of
+//!   [`sluice_config::matches`].
 //! - [`rls`]: conditions on the descriptors of gateways' questions.
 //! - `questions`: what a limit can do behind the service.
 //! - [`limit`]: a limit on the rate of requests: its rates, tiers, plans, algorithm and enforcement.
 //! - [`jwt`]: tokens that identify clients.
 //! - [`content_ref`]: content in a Secret or ConfigMap.
-//! - [`concurrency`]: a limit on concurrent requests, fixed or [`adaptive`]; [`priority`]: what adaptive ones shed last.
+//! - [`concurrency`]: a limit on concurrent requests, fixed or adaptive; `priority` checks what adaptive ones shed last.
 //! - [`status`]: the observed state.
 
-pub mod adaptive;
 pub mod application;
 pub mod client_address;
 pub mod concurrency;
@@ -23,8 +23,8 @@ pub mod enforced_by;
 pub mod jwt;
 pub mod key;
 pub mod limit;
-pub mod matches;
-pub mod priority;
+mod matches;
+mod priority;
 mod questions;
 pub mod rls;
 pub mod selection;
@@ -33,7 +33,6 @@ pub mod status;
 pub mod store_ref;
 pub mod target_ref;
 
-pub use adaptive::Adaptive;
 pub use application::{Application, Product};
 pub use client_address::ClientAddress;
 pub use concurrency::{Concurrency, ConcurrencyKind};
@@ -41,9 +40,7 @@ pub use content_ref::{ContentKind, ContentRef, OverrideSources};
 pub use enforced_by::{EnforcedBy, Enforcer};
 pub use jwt::Jwt;
 pub use key::Key;
-pub use limit::{Algorithm, Allowance, Enforcement, Limit, OnLimit, Plan, Rate, Tier};
-pub use matches::Match;
-pub use priority::Priority;
+pub use limit::{Algorithm, Allowance, Enforcement, Limit, Plan, Rate, Tier};
 pub use selection::Selection;
 pub use spec::{RateLimitPolicy, RateLimitPolicySpec};
 pub use status::{PodCounts, RateLimitPolicyStatus};

@@ -1,13 +1,15 @@
 //! The abilities of a limit behind the service, which answers checks of applications and questions of gateways.
 
-use sluice_config::policy::CompiledLimit;
+use sluice_config::key::KeySource;
+use sluice_config::matches::Match;
+use sluice_config::policy::{CompiledLimit, OnLimit, ResponseCostSource};
 
 use crate::checks::field::Field;
 use crate::checks::installation::Installation;
 use crate::policy::enforced_by::EnforcedBy;
-use crate::policy::limit::cost::ResponseCostSource;
+use crate::policy::rls;
 use crate::policy::rls::AllowOverride;
-use crate::policy::{Algorithm, Concurrency, ConcurrencyKind, Enforcement, Limit, Match, OnLimit, Selection};
+use crate::policy::{Algorithm, Concurrency, ConcurrencyKind, Enforcement, Limit, Selection};
 
 /// The part of a limit that matters for questions.
 pub(super) struct Questioned<'a> {
@@ -130,14 +132,14 @@ pub(super) fn check(
         );
     }
     for (n, condition) in conditions() {
-        condition.check_domain(&at.at("matches").entry(n).at("rls"), installation, namespace);
+        rls::check_domain(&at.at("matches").entry(n).at("rls"), &condition.domain, installation, namespace);
     }
     for (field, why) in &limit.needs_requests {
         at.at(field).violation(format_args!(
             "{why}: remove it, or remove the entries with `rls` from `matches` and make a limit of its own for them"
         ));
     }
-    compile_key(at, limit, compiled, is_for_requests);
+    check_key(at, limit, is_for_requests);
     compiled.max_override =
         limit.allow_override.as_ref().map(|allow| u64::try_from(allow.maximum).unwrap_or(0));
     if limit.allow_override.is_some() && !limit.has_one_rate {
@@ -152,7 +154,7 @@ fn without_descriptors(at: &Field<'_>, limit: &Questioned<'_>) {
     }
     for (n, part) in limit.selection.key.iter().flat_map(|key| &key.parts).enumerate() {
         let at = at.at("key.parts").entry(n);
-        if part.source.is_descriptor() {
+        if matches!(part.source, KeySource::Descriptor { .. }) {
             at.at("descriptor").violation(
                 "is a part of a gateway's question, and no entry of `matches` has `rls`: add one, or identify clients by what \
                  requests have",
@@ -164,12 +166,12 @@ fn without_descriptors(at: &Field<'_>, limit: &Questioned<'_>) {
     }
 }
 
-/// Finds the entry of each part of the key.
-fn compile_key(at: &Field<'_>, limit: &Questioned<'_>, compiled: &mut CompiledLimit, is_for_requests: bool) {
+/// Checks that each part of the key has an entry.
+fn check_key(at: &Field<'_>, limit: &Questioned<'_>, is_for_requests: bool) {
     let Some(key) = &limit.selection.key else { return };
     for (n, part) in key.parts.iter().enumerate() {
         let at = at.at("key.parts").entry(n);
-        if part.source.is_descriptor() && is_for_requests {
+        if matches!(part.source, KeySource::Descriptor { .. }) && is_for_requests {
             at.at("descriptor").violation(
                 "is not in requests, which the limit counts too: write the part as requests have it, with its entry in \
                  descriptorKey, such as {header: {name: x-user}, descriptorKey: user}",
@@ -190,6 +192,5 @@ fn compile_key(at: &Field<'_>, limit: &Questioned<'_>, compiled: &mut CompiledLi
                 "has the value of the entry {entry_key:?}, which matches[{position}].rls.entries does not have: add it there"
             ));
         }
-        compiled.entry_keys.push(entry_key.to_owned());
     }
 }

@@ -3,14 +3,14 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use sluice_config::expression::Expression;
+use sluice_config::key::KeySource;
+use sluice_config::matches::Match;
 use sluice_config::policy::{CompiledLimit, LimitKind, Mode};
 
 use crate::checks::field::Field;
 use crate::expression::compile_condition;
-use crate::policy::key::KeySource;
 use crate::policy::rls::Place;
-use crate::policy::{Key, Match};
+use crate::policy::{Key, matches};
 
 /// The name of a limit, the requests that it applies to, and how it identifies clients.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
@@ -55,7 +55,7 @@ impl Selection {
         let mut headers = self.matches.iter().chain(&self.except).flat_map(|entry| &entry.headers);
         headers.any(|header| is_named(&header.name))
             || self.key.iter().flat_map(|key| &key.parts).any(|part| match &part.source {
-                KeySource::Header(header) => is_named(&header.name),
+                KeySource::Header { name, .. } => is_named(name),
                 _ => false,
             })
     }
@@ -63,14 +63,14 @@ impl Selection {
     /// Compiles a limit of this kind.
     pub(crate) fn compile(&self, at: &Field<'_>, policy_mode: Mode, kind: LimitKind) -> CompiledLimit {
         let Self { name, mode, matches, except, when, key } = self;
-        let compile = |field: &str, entries: &[Match], place| {
-            let entries = entries.iter().enumerate();
-            entries.map(|(n, entry)| entry.compile_in(&at.at(field).entry(n), place)).collect()
-        };
         let place = match kind {
             LimitKind::Rates(_) | LimitKind::Slots(_) => Place::Limit,
             LimitKind::Adaptive(_) => Place::Other,
         };
+        matches::check_all_in(&at.at("matches"), matches, place);
+        matches::check_all(&at.at("except"), except);
+        check_when(&at.at("when"), when.as_ref());
+        key.iter().for_each(|key| key.check(&at.at("key")));
         CompiledLimit {
             name: name.clone(),
             // Shadow is the cautious choice, so it takes precedence in either place.
@@ -78,24 +78,20 @@ impl Selection {
                 (Mode::Shadow, _) | (_, Some(Mode::Shadow)) => Mode::Shadow,
                 (Mode::Enforce, Some(Mode::Enforce) | None) => Mode::Enforce,
             },
-            matches: compile("matches", matches, place),
-            except: compile("except", except, Place::Other),
-            when: when.as_ref().and_then(|when| compile_when(&at.at("when"), when)),
-            key: key.as_ref().map(|key| key.compile(&at.at("key"))).unwrap_or_default(),
-            public_parts: key.as_ref().map(Key::public_parts).unwrap_or_default(),
+            matches: matches.clone(),
+            except: except.clone(),
+            when: when.clone(),
+            key: key.as_ref().map(|key| key.parts.clone()).unwrap_or_default(),
             on_missing: key.as_ref().map(|key| key.on_missing).unwrap_or_default(),
-            entry_keys: Vec::new(),
             max_override: None,
             max_keys: None,
-            reject: None,
-            queue: None,
-            mark: None,
+            on_limit: None,
             kind,
         }
     }
 }
 
 /// Compiles a condition in CEL.
-pub(crate) fn compile_when(at: &Field<'_>, text: &str) -> Option<Expression> {
-    at.expression(text, compile_condition)
+pub(crate) fn check_when(at: &Field<'_>, text: Option<&String>) {
+    text.and_then(|text| at.expression(text, compile_condition));
 }

@@ -7,10 +7,10 @@ use kube::core::Selector;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 use sluice_config::CompiledPolicy;
-use sluice_config::key::KeyPart;
+use sluice_config::key::KeySource;
 use sluice_config::policy::{
-    self, AmbiguousPaths, CompiledLimit, Consistency, DEFAULT_STORE, Hints, LimitKind, Mode, OnStoreFailure,
-    Rates, StatusHeaders,
+    AmbiguousPaths, CompiledLimit, Consistency, DEFAULT_STORE, Hints, LimitKind, Mode, OnStoreFailure,
+    Priority, Rates, StatusHeaders,
 };
 use sluice_limiter::Rate;
 
@@ -22,8 +22,8 @@ use crate::policy::enforced_by::{self, EnforcedBy, Enforcer};
 use crate::policy::jwt::JwksSource;
 use crate::policy::questions::Questioned;
 use crate::policy::{
-    Application, ClientAddress, Concurrency, Jwt, Limit, PodSelection, Priority, RateLimitPolicyStatus,
-    StoreRef, TargetRef, priority, questions, target_ref,
+    Application, ClientAddress, Concurrency, Jwt, Limit, PodSelection, RateLimitPolicyStatus, StoreRef,
+    TargetRef, priority, questions, target_ref,
 };
 
 /// Smallest number of requests for which leases save calls. A pod whose part of the quota is below about 20 leases
@@ -194,9 +194,9 @@ impl RateLimitPolicySpec {
             Some(compiled)
         });
         let limits: Option<Vec<_>> = limits.chain(concurrency).collect::<Vec<_>>().into_iter().collect();
-        let priorities = priority::compile(&at.at("priorities"), &self.priorities);
+        priority::check(&at.at("priorities"), &self.priorities);
         let Some(mut limits) = limits else { return (None, pods) };
-        self.add_priorities(at, &mut limits, &priorities);
+        self.add_priorities(at, &mut limits);
         let policy = CompiledPolicy {
             namespace,
             name,
@@ -204,6 +204,7 @@ impl RateLimitPolicySpec {
             on_store_failure: self.on_store_failure,
             consistency: self.consistency,
             store: self.store_ref.as_ref().map_or(DEFAULT_STORE, |store| &store.name).to_owned(),
+            is_shared: by.sidecar && by.service,
             ambiguous_paths: self.ambiguous_paths,
             client_address,
             habits: self
@@ -214,18 +215,13 @@ impl RateLimitPolicySpec {
             jwt: self.jwt.iter().enumerate().map(|(n, jwt)| jwt.compile(&at.at("jwt").entry(n))).collect(),
             status_headers: self.compile_response_headers(),
             limits,
+            expressions: at.expressions(),
             hints: Hints::default(),
         };
         self.check_claims(at, &policy.limits);
         // Whoever asks the service has named the client.
         if by.sidecar {
-            let is_verified = |index: usize, part: usize| {
-                let selections = self.limits.iter().map(|limit| &limit.selection);
-                let mut all = selections.chain(self.concurrency.iter().map(|limit| &limit.selection));
-                let key = all.nth(index).and_then(|selection| selection.key.as_ref());
-                key.is_some_and(|key| key.is_verified(part))
-            };
-            client_warnings::warn(at, &policy, |index| self.field(at, index), is_verified);
+            client_warnings::warn(at, &policy, |index| self.field(at, index));
         }
         self.check_store(at, &policy.limits);
         (Some(policy), pods)
@@ -258,11 +254,11 @@ impl RateLimitPolicySpec {
     }
 
     /// Adds the priorities to the adaptive limits.
-    fn add_priorities(&self, at: &Field<'_>, limits: &mut [CompiledLimit], priorities: &[policy::Priority]) {
+    fn add_priorities(&self, at: &Field<'_>, limits: &mut [CompiledLimit]) {
         let mut has_adaptive = false;
         for limit in limits {
             if let LimitKind::Adaptive(adaptive) = &mut limit.kind {
-                adaptive.priorities = priorities.to_vec();
+                adaptive.priorities = self.priorities.clone();
                 has_adaptive = true;
             }
         }
@@ -278,7 +274,7 @@ impl RateLimitPolicySpec {
         let mut used = BTreeSet::new();
         for (n, limit) in limits.iter().enumerate() {
             for (part, key) in limit.key.iter().enumerate() {
-                let KeyPart::JwtClaim { jwt, .. } = key else { continue };
+                let KeySource::JwtClaim { jwt, .. } = &key.source else { continue };
                 used.insert(jwt.as_str());
                 // A list with a violation may have been left out.
                 if !self.jwt.iter().any(|known| known.name == *jwt) && !at.at("jwt").has_violation() {

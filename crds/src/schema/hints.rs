@@ -2,9 +2,11 @@
 
 use regex::Regex;
 use serde_json::{Map, Value};
+use sluice_config::duration;
+use sluice_config::duration::Duration;
+use sluice_limiter::Millis;
 
 use crate::crd::members_of;
-use crate::duration;
 
 /// Kinds of routes, which have no pods of their own.
 const ROUTES: [&str; 6] = ["HTTPRoute", "GRPCRoute", "Gateway", "Ingress", "VirtualService", "IngressRoute"];
@@ -209,7 +211,7 @@ pub(super) fn of_list(path: &str) -> &'static str {
 pub(super) fn fraction(name: &str, value: &Value, fields: &Map<String, Value>) -> Option<String> {
     let fraction =
         value.as_f64().filter(|number| name == "requests" && *number > 0.0 && number.fract() > 0.0)?;
-    let period = duration::period(fields.get("per")?.as_str()?).ok()?;
+    let period = fields.get("per")?.as_str()?.parse::<Duration>().ok()?;
     let whole = (2..=1000u64).find_map(|times| {
         let requests = fraction * times as f64;
         let is_whole = (requests - requests.round()).abs() < 1e-9 && requests < 1e12;
@@ -218,7 +220,7 @@ pub(super) fn fraction(name: &str, value: &Value, fields: &Map<String, Value>) -
     Some(match whole {
         Some((requests, millis)) => format!(
             "must be an integer: write requests: {requests}, per: {}, which is the same rate",
-            duration::format(millis)
+            Millis(millis)
         ),
         None => "must be an integer: use a longer period".into(),
     })

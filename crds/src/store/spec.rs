@@ -5,6 +5,7 @@ use std::time::Duration;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sluice_config::duration;
 use sluice_config::store_access::{Calls, RedisOptions, Tls};
 
 use super::servers::Servers;
@@ -59,8 +60,7 @@ pub struct RateLimitStoreSpec {
     pub password_epoch: Option<i64>,
     /// Longest time that a check may take before the policy's onStoreFailure decides: 1ms to 10s. Default: 50ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 16), regex(pattern = crate::duration::PATTERN))]
-    pub latency_budget: Option<String>,
+    pub latency_budget: Option<duration::Duration>,
     /// Prefix of all keys: 1 to 64 visible ASCII characters without brackets, braces, backslashes and any of *?@. Stores that
     /// share a Redis need different prefixes. With another prefix, all counters start at zero.
     #[serde(default = "default_prefix")]
@@ -131,7 +131,9 @@ impl RateLimitStoreSpec {
             secret_ref: secret.map(|name| SecretRef { name: name.to_owned() }),
             access,
             password_epoch: (password_epoch != 0).then_some(password_epoch),
-            latency_budget: Some(format!("{}ms", redis.latency_budget.as_millis())),
+            latency_budget: u64::try_from(redis.latency_budget.as_millis())
+                .ok()
+                .map(duration::Duration::from_millis),
             key_prefix: redis.prefix.clone(),
             partitions: redis.partitions.into(),
         }
@@ -139,9 +141,9 @@ impl RateLimitStoreSpec {
 
     pub(crate) fn compile(&self, at: &Field<'_>) -> Option<CompiledStore> {
         let (topology, endpoints) = self.servers.compile(&at.at("servers"));
-        let budget = self.latency_budget.as_ref();
+        let budget = self.latency_budget;
         let budget =
-            budget.map_or(Some(50), |text| at.at("latencyBudget").millis(text, MAX_LATENCY_BUDGET))?;
+            budget.map_or(Some(50), |budget| at.at("latencyBudget").millis(budget, MAX_LATENCY_BUDGET))?;
         let redis = RedisOptions {
             topology,
             endpoints,

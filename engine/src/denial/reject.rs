@@ -125,6 +125,18 @@ impl ResponseFormat {
         self.uncounted(snapshot, index, uncounted)
     }
 
+    /// Rejects a request that meets a limit which needs more of it than its head. Nobody can be told what to do but the one who has
+    /// written the policy.
+    pub(crate) fn undecidable(self, snapshot: &Snapshot, index: LimitIndex) -> Response<Bytes> {
+        let name = name(snapshot.limit(index));
+        if !snapshot.policy(index).limits[usize::from(index.limit)].needs_exchange {
+            let detail = format!("Limit {name} is by the length of the body, so the request must say it.");
+            return self.failure(StatusCode::LENGTH_REQUIRED, GrpcStatus::InvalidArgument, &detail);
+        }
+        let detail = format!("Limit {name} cannot be enforced where the request has passed.");
+        self.failure(StatusCode::INTERNAL_SERVER_ERROR, GrpcStatus::Unavailable, &detail)
+    }
+
     /// Rejects a request that is not counted, for another reason than a rate.
     fn uncounted(self, snapshot: &Snapshot, index: LimitIndex, uncounted: Uncounted<'_>) -> Response<Bytes> {
         let Uncounted { cause, problem, message, violated, wait } = uncounted;

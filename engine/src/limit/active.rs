@@ -212,6 +212,11 @@ impl ActiveLimit {
         }
     }
 
+    /// Reports whether the limit delays requests, or depends on the load of a pod.
+    pub(crate) fn needs_pods(&self) -> bool {
+        self.boost.is_some() || self.base().plan.spec.rates.iter().any(Rate::delays)
+    }
+
     /// Reports whether the limit denies requests, and does not only mark or observe them.
     pub(crate) fn denies(&self) -> bool {
         matches!(self.effect, Effect::Deny)

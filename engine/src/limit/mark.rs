@@ -40,14 +40,19 @@ impl Marks {
 
 /// Removes the marks that a client has sent, also under names that some server takes for theirs.
 pub(crate) fn remove_marks(headers: &mut HeaderMap, marks: &[HeaderName]) {
-    if marks.is_empty() {
-        return;
-    }
-    let sent: SmallVec<[HeaderName; 2]> =
-        headers.keys().filter(|name| marks.iter().any(|mark| are_alike(mark, name))).cloned().collect();
+    let sent: SmallVec<[HeaderName; 2]> = sent_marks(headers, marks).cloned().collect();
     for name in sent {
         headers.remove(name);
     }
+}
+
+/// Iterates over the names of headers that some server takes for marks.
+pub(crate) fn sent_marks<'a>(
+    headers: &'a HeaderMap,
+    marks: &[HeaderName],
+) -> impl Iterator<Item = &'a HeaderName> {
+    let names = (!marks.is_empty()).then(|| headers.keys());
+    names.into_iter().flatten().filter(move |name| marks.iter().any(|mark| are_alike(mark, name)))
 }
 
 impl Mark {

@@ -12,7 +12,7 @@ use sluice_store::{KeyHash, MAX_COUNTERS, PlannedCounter};
 use crate::limit::active::Effect;
 use crate::limit::adaptive::Origin;
 use crate::limit::index::LimitIndex;
-use crate::limit::query::Query;
+use crate::limit::query::{Query, View};
 use crate::limit::snapshot::Snapshot;
 
 /// Index of the boosted rates of an elastic limit, which has no tiers.
@@ -22,24 +22,26 @@ impl Query {
     /// Matches a request against all policies of the snapshot. `request` returns what limits look at.
     #[inline]
     pub(crate) fn find<'r>(snapshot: &Snapshot, request: impl FnOnce() -> RequestAttributes<'r>) -> Self {
-        Self::find_among(snapshot, |_| true, request)
+        Self::find_among(snapshot, View::Exchange, |_| true, request)
     }
 
     /// Matches a request against some of the policies, which `applies` tells by their positions.
     #[inline]
     pub(crate) fn find_among<'r>(
         snapshot: &Snapshot,
+        view: View,
         applies: impl Fn(u16) -> bool,
         request: impl FnOnce() -> RequestAttributes<'r>,
     ) -> Self {
-        let mut query = Self { is_forwarded: true, ..Self::default() };
+        let is_forwarded = view == View::Exchange;
+        let mut query = Self { is_forwarded, ..Self::default() };
         if snapshot.policies.is_empty() {
             return query;
         }
         let attributes = request();
         let path = attributes.path_readings();
         let candidates = snapshot.candidates(&attributes, &path);
-        let charged = if snapshot.has_described() {
+        let charged = if is_forwarded && snapshot.has_shared {
             ChargedMarks::of(attributes.headers, || snapshot.seconds())
         } else {
             ChargedMarks::default()
@@ -56,6 +58,19 @@ impl Query {
                 let limit = &policy.limits[l];
                 query.abandoned_for = query.abandoned_for.max(limit.abandoned_for);
                 let mut index = LimitIndex { policy: p, limit: l as u16, rates: 0 };
+                if !is_forwarded {
+                    policy.prepared.note_asked();
+                    let counts_body =
+                        limit.settlement.as_ref().is_some_and(|settlement| settlement.counts_request_body);
+                    if policy.prepared.limits[l].needs_exchange
+                        || counts_body && attributes.body_bytes.is_none()
+                    {
+                        // Sidecars decide it, if they enforce the policy too.
+                        let is_left = policy.prepared.is_shared || !limit.denies();
+                        query.undecidable = query.undecidable.or((!is_left).then_some(index));
+                        continue;
+                    }
+                }
                 match (identified, &limit.effect) {
                     (Identified::Counted { key, rates: priority, .. }, _) if limit.adaptive.is_some() => {
                         query.adaptive.push((index, Origin { priority, client: key as u64 }));
@@ -65,7 +80,7 @@ impl Query {
                         if charged.take(secret, &policy.prepared.limits[l].scope, key, &snapshot.taken) => {}
                     (Identified::Counted { key, rates, cost }, effect) => {
                         index.rates = if limit.is_boosted() { BOOSTED } else { rates };
-                        if let Some(settlement) = &limit.settlement {
+                        if let Some(settlement) = limit.settlement.as_ref().filter(|_| is_forwarded) {
                             query.settles = true;
                             query.counts_upload |=
                                 settlement.counts_request_body && attributes.body_bytes != Some(0);

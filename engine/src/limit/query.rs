@@ -51,6 +51,15 @@ pub(crate) struct NamedReservation {
     pub(crate) overflowed: bool,
 }
 
+/// How much of a request is seen by whoever asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum View {
+    /// The request and its response.
+    Exchange,
+    /// The head of the request alone.
+    Head,
+}
+
 /// Counters that are checked by one call of a store: all of them are charged, or none.
 #[derive(Debug, Clone)]
 pub(crate) struct Part {
@@ -90,6 +99,8 @@ pub(crate) struct Query {
     pub(crate) adaptive: SmallVec<[(LimitIndex, Origin); 1]>,
     /// The first enforced limit that denies the request without counting it, and why.
     pub(crate) refused: Option<(LimitIndex, Refusal)>,
+    /// A limit that denies and that whoever asks cannot decide, because it needs more than the head of the request.
+    pub(crate) undecidable: Option<LimitIndex>,
     /// Whether more limits are met than a query has. It is refused: a client must not choose which limits are left out.
     pub(crate) meets_too_many: bool,
     /// Whether the request may wait in the queue of a limit.

@@ -31,7 +31,9 @@ pub(crate) fn record<'a>(
         }
         Outcome::Deny(Reason::QueueFull(full)) => refused = Some(full.limit),
         Outcome::Deny(Reason::NotQueued(denial)) => refused = Some(denial.limit),
-        Outcome::Deny(Reason::Refused(limit, _) | Reason::Shed(limit)) => refused = Some(*limit),
+        Outcome::Deny(Reason::Refused(limit, _) | Reason::Undecidable(limit) | Reason::Shed(limit)) => {
+            refused = Some(*limit);
+        }
         Outcome::Deny(Reason::TooManyLimits) => {}
         Outcome::Deny(Reason::SlotsExpired { .. } | Reason::StoreFailed { .. }) => {
             fell_back(verdict, |metrics| metrics.fallback_denied.inc());
@@ -150,6 +152,6 @@ pub(crate) fn describe_request<'a>(
 ) -> DeniedRequest<'a> {
     let policy = verdict.snapshot.policy(limit);
     let client: Arc<str> = policy.describe_client(usize::from(limit.limit), request);
-    let path = policy.path_pattern(usize::from(limit.limit), request).map(str::to_owned);
+    let path = policy.path_pattern(usize::from(limit.limit), request);
     DeniedRequest { client, path, trace: crate::traceparent::trace_of(request.headers) }
 }

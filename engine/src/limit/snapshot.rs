@@ -54,6 +54,8 @@ pub(crate) struct Snapshot {
     pub(crate) clock: Clock,
     /// Whether all requests are rejected, because no policies have been received yet.
     pub(crate) denies_all: bool,
+    /// Whether sidecars and the service enforce any policy, so that requests may show what was counted already.
+    pub(crate) has_shared: bool,
     /// Whether any policy refuses requests whose path can be read in several ways.
     pub(crate) rejects_ambiguous_paths: bool,
 }
@@ -97,7 +99,8 @@ impl Snapshot {
         let names = others().map(|(p, policy)| (policy.prepared.qualified_name().into(), p)).collect();
         let limits = policies.iter().flat_map(|policy| &policy.prepared.limits);
         let mut mark_headers: HashSet<_> = limits.filter_map(|limit| limit.mark.clone()).collect();
-        if !described.is_empty() {
+        let has_shared = policies.iter().any(|policy| policy.prepared.is_shared);
+        if has_shared {
             mark_headers.insert(CHARGED);
         }
         let mark_headers = mark_headers.into_iter().collect();
@@ -114,6 +117,7 @@ impl Snapshot {
             taken: Arc::default(),
             clock: Clock::system(),
             denies_all: false,
+            has_shared,
             rejects_ambiguous_paths,
         }
     }
@@ -181,11 +185,6 @@ impl Snapshot {
     pub(crate) fn by_scope(&self, scope: ScopeHash) -> Option<LimitIndex> {
         let (policy, limit) = *self.scopes.get(&scope)?;
         Some(LimitIndex { policy, limit, rates: 0 })
-    }
-
-    /// Reports whether gateways may have asked about a request before it reaches this pod.
-    pub(crate) fn has_described(&self) -> bool {
-        !self.described.is_empty()
     }
 
     /// Returns the time in seconds since the Unix epoch.

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
+use sluice_config::charged::ChargedMark;
 use sluice_config::prepared::Refusal;
 use sluice_limiter::Decision;
-use sluice_store::KeyHash;
+use sluice_store::{KeyHash, Reservation};
 use smallvec::SmallVec;
 
 use crate::limit::delay_queue::{Delay, QueueFull};
@@ -41,6 +42,8 @@ pub(crate) enum Reason {
     NotQueued(QueueDenial),
     /// It meets more limits than a query has.
     TooManyLimits,
+    /// This limit needs more of the request than whoever asks sees.
+    Undecidable(LimitIndex),
     /// This limit denies it without counting it.
     Refused(LimitIndex, Refusal),
     /// An adaptive limit is reached.
@@ -169,6 +172,29 @@ impl Verdict {
             Outcome::Admit(_) | Outcome::Wait(_) | Outcome::Deny(_) | Outcome::Unknown(_) => return None,
         };
         Some((self.snapshot.limit(limit).with_jitter(seconds), limit))
+    }
+
+    /// Returns the mark of the limits that have counted the request, for sidecars behind a gateway that enforce them too.
+    pub(crate) fn charged_mark(&self) -> Option<String> {
+        let mut mark: Option<ChargedMark> = None;
+        let charges = |one: &&StateBeside| one.intent.needs_room() || one.intent == Intent::Charge;
+        let alone = self.beside.iter().filter(charges).filter_map(|one| one.state.as_ref().ok());
+        for state in self.states.iter().chain(alone) {
+            for (n, (index, counter)) in state.part.iter().enumerate() {
+                let policy = &self.snapshot.policies[usize::from(index.policy)];
+                let limit = &policy.prepared.limits[usize::from(index.limit)];
+                let is_shared = policy.prepared.is_shared && limit.is_for_requests();
+                // A descriptor may have brought a rate along that is counted elsewhere.
+                let is_own = counter.limit.spec.scope == limit.scope;
+                if is_shared && is_own && counter.cost > 0 && state.checked.charged(n) != Reservation::Nothing
+                {
+                    let new = || ChargedMark::new(self.snapshot.seconds(), rand::random());
+                    let secret = self.snapshot.secret(policy);
+                    mark.get_or_insert_with(new).add(secret, &limit.scope, counter.key.0);
+                }
+            }
+        }
+        mark.as_ref().and_then(ChargedMark::to_text)
     }
 
     /// Returns the store's failure, if local quota or `onStoreFailure` has decided in its place.

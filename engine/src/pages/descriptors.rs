@@ -72,6 +72,7 @@ pub(super) async fn explain(
             }
         };
         limits.push(ExplainedLimit {
+            needs_exchange: false,
             policy: policy.prepared.qualified_name(),
             limit: limit.to_owned(),
             effect: effect.to_owned(),
@@ -117,6 +118,7 @@ async fn explain_limit(
             }
         };
         limits.push(ExplainedLimit {
+            needs_exchange: false,
             policy: policy.prepared.qualified_name(),
             limit: limit.name.clone(),
             effect: limit.effect_name().to_owned(),

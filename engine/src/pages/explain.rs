@@ -119,5 +119,11 @@ async fn explained(
         },
     };
     let effect = prepared.effect_name().to_owned();
-    ExplainedLimit { policy: policy.prepared.qualified_name(), limit: prepared.name.clone(), effect, result }
+    ExplainedLimit {
+        policy: policy.prepared.qualified_name(),
+        limit: prepared.name.clone(),
+        effect,
+        needs_exchange: prepared.needs_exchange,
+        result,
+    }
 }

@@ -143,7 +143,7 @@ mod tests {
     fn for_paths(name: &str, limits: usize, pattern: &str) -> IdentifiedPolicy {
         let limit = |n| {
             format!(
-                r#"{{"name":"l{n}","mode":"Enforce","matches":[{{"path":{{"pattern":{{"{pattern}":"/{n}"}},"caseSensitive":false}}}}],"onMissing":"Shared","kind":{{"rates":{{"base":[{{"requests":1,"periodMillis":1000,"algorithm":{{"fixedWindow":"Clock"}}}}]}}}}}}"#
+                r#"{{"name":"l{n}","mode":"Enforce","matches":[{{"path":{{"{pattern}":"/{n}"}}}}],"onMissing":"Shared","kind":{{"rates":{{"base":[{{"requests":1,"periodMillis":1000,"algorithm":{{"fixedWindow":"Clock"}}}}]}}}}}}"#
             )
         };
         let limits: Vec<_> = (0..limits).map(limit).collect();

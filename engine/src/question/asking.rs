@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::HeaderMap;
-use sluice_config::charged::ChargedMark;
 use sluice_config::descriptor::RateUnit;
 use sluice_limiter::{Algorithm, Alignment, Decision, Rate, Unit};
 use sluice_store::{MAX_COUNTERS, OnStoreFailure, Reservation};
@@ -30,7 +29,6 @@ use crate::traceparent::trace_of;
 pub(crate) struct Findings {
     pub(crate) statuses: Vec<Status>,
     pub(crate) store_failure: Option<&'static str>,
-    mark: Option<ChargedMark>,
     reservation: Option<Issued>,
     /// For each settlement whether it has found its reservation.
     pub(crate) settled: Vec<bool>,
@@ -42,15 +40,9 @@ impl Findings {
         Self {
             statuses: vec![Status::UNMATCHED; statuses],
             store_failure: None,
-            mark: None,
             reservation: None,
             settled: Vec::new(),
         }
-    }
-
-    /// Returns the mark of the limits that have counted the request, for sidecars behind a gateway.
-    pub(crate) fn mark(&self) -> Option<String> {
-        self.mark.as_ref().and_then(ChargedMark::to_text)
     }
 
     /// Returns the number of counters in which something was reserved.
@@ -74,8 +66,6 @@ pub(crate) struct Asking<'a> {
     pub(crate) headers: &'a HeaderMap,
     /// Describes the client of a status for operators.
     pub(crate) client: &'a (dyn Fn(usize) -> Arc<str> + Sync),
-    /// Whether the request goes on to pods whose sidecars should not count it again.
-    pub(crate) marks: bool,
 }
 
 /// The state of a counter with its decisions, or the store's failure.
@@ -207,17 +197,11 @@ impl Asking<'_> {
         }
     }
 
-    /// Notes a charge: for sidecars that should not count the request again, and for its settlement.
+    /// Notes a charge for its settlement.
     fn note_charge(&self, one: &Asked, charged: Reservation, is_listed: bool, findings: &mut Findings) {
         let policy = &self.snapshot.policies[usize::from(one.limit.policy)];
-        let limit = &policy.prepared.limits[usize::from(one.limit.limit)];
         let (secret, key) = (self.snapshot.secret(policy), one.counter.key);
         let scope = &one.counter.limit.spec.scope;
-        // A descriptor may have brought a rate along that is counted elsewhere.
-        if self.marks && one.is_of_policy && limit.is_for_requests() && *scope == limit.scope {
-            let new = || ChargedMark::new(self.snapshot.seconds(), rand::random());
-            findings.mark.get_or_insert_with(new).add(secret, &limit.scope, key.0);
-        }
         if let (true, Some(number)) = (is_listed, one.number) {
             let issued = findings.reservation.get_or_insert_with(|| Issued::new(number));
             issued.add(secret, scope, key, one.limit.rates, charged);

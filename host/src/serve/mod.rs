@@ -53,8 +53,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const PREFACE: usize = 33;
 /// Pause after a failed accept: without descriptors or memory, other connections must end first.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
-/// Largest head of HTTP/1, in bytes.
-const MAX_HTTP1_HEAD: usize = 16 << 10;
+/// Most headers of a request over HTTP/1: more than are read of any request that somebody forwards.
+const MAX_HEADERS: usize = 300;
 /// Windows of HTTP/2, in bytes.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
@@ -207,6 +207,8 @@ pub struct Port<A> {
     pub times: Times,
     /// The age at which connections end.
     pub age: ConnectionAge,
+    /// Largest head of HTTP/1, in bytes.
+    pub max_head: usize,
     /// The bounds of HTTP/2. Without them it speaks HTTP/1 alone, whose requests may change the protocol.
     pub http2: Option<Http2>,
     /// The certificates. Without them it speaks no TLS.
@@ -354,7 +356,8 @@ impl<A: Answer> Port<A> {
             builder
                 .timer(TokioTimer::new())
                 .header_read_timeout(self.times.head)
-                .max_buf_size(MAX_HTTP1_HEAD);
+                .max_headers(MAX_HEADERS)
+                .max_buf_size(self.max_head);
             let serving = pin!(builder.serve_connection(stream, requests).with_upgrades());
             return self.attend(serving, http1::UpgradeableConnection::graceful_shutdown, ends).await;
         };
@@ -363,7 +366,8 @@ impl<A: Answer> Port<A> {
             .http1()
             .timer(TokioTimer::new())
             .header_read_timeout(self.times.head)
-            .max_buf_size(MAX_HTTP1_HEAD);
+            .max_headers(MAX_HEADERS)
+            .max_buf_size(self.max_head);
         builder
             .http2()
             .timer(TokioTimer::new())

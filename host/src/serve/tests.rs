@@ -28,6 +28,7 @@ fn port<S>(service: S, maxima: Maxima, times: Times, drain: DrainWatch) -> Port<
         table: Table::new(maxima, PortMetrics::default()),
         times,
         age: ConnectionAge::default(),
+        max_head: 16 << 10,
         http2: Some(Http2 { max_head: 1 << 14, streams: 9 }),
         tls: None,
         drain,

@@ -50,6 +50,16 @@ impl Record {
         Some(Self { window: if is_kept { self.window } else { newest }, ..empty })
     }
 
+    /// Corrects what was charged at the instant `charged` in a record that belongs to a former version of the limit, at `now`. A rate that
+    /// has no record yet begins with the counts of windows on the clock, so only these are corrected.
+    pub fn settle_former(&mut self, now: u64, charged: u64, delta: i64) {
+        if self.tag.has_clock_windows() {
+            let stored = std::mem::replace(self, Self::empty(self.tag, 0));
+            *self = clock_windows::roll(stored, now).0;
+            clock_windows::settle(self, charged, delta);
+        }
+    }
+
     /// Returns a record that belongs to another version of the limit, as a writer without its rate keeps it.
     ///
     /// Returns `None` if the record has expired. A record from far in the future is rebased, as its own rate

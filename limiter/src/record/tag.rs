@@ -101,7 +101,8 @@ impl Tag {
 
     /// Reports whether records with this tag count in windows that are aligned to the clock, the same for all
     /// keys.
-    pub(crate) fn has_clock_windows(self) -> bool {
+    #[must_use]
+    pub fn has_clock_windows(self) -> bool {
         matches!(self.kind(), Some(Kind::Sliding | Kind::Clock))
     }
 }

@@ -3,6 +3,7 @@
 //! the rest of the operator: each watch passes its changes to a closure.
 //!
 //! - [`watch`]: the loop that all watches share.
+//! - [`own_kinds`]: watches of the kinds of Sluice, also when their definitions change.
 //! - [`policies`]: policies as the API server has them, and which of them are not published yet.
 //! - [`untyped`]: stores and resets as the API server has them.
 //! - [`references`]: the Secrets and ConfigMaps that policies and stores refer to.
@@ -23,6 +24,7 @@ pub mod limit_ranges;
 pub mod namespaces;
 pub mod network_policies;
 pub mod objects;
+pub mod own_kinds;
 pub mod pods;
 pub mod policies;
 pub mod references;

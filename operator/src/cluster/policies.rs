@@ -1,5 +1,4 @@
-//! The table of policies as the API server has them. They are watched as untyped objects, so that one
-//! unreadable object does not stop the watch of the others.
+//! The table of policies as the API server has them.
 //!
 //! The watch lags behind the operator's own writes of status, so the table takes the object that a write returns, and leaves out
 //! what the watch still reports of the time before. Otherwise the next write would conflict with the last one.
@@ -10,27 +9,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use kube::api::{Api, ApiResource, DynamicObject};
-use kube::runtime::watcher;
+use kube::api::DynamicObject;
 use kube::{Resource as _, ResourceExt as _};
 use sluice_crds::RateLimitPolicy;
 use tokio::sync::{Notify, watch};
 
-use crate::cluster::watch::{Change, follow};
+use crate::cluster::own_kinds::follow_all;
+use crate::cluster::watch::Change;
 use crate::object_key::PolicyKey;
 
 #[cfg(test)]
 mod tests;
-
-/// Returns the API of policies as untyped objects, in one namespace or in all.
-#[must_use]
-pub fn api(client: kube::Client, namespace: Option<&str>) -> Api<DynamicObject> {
-    let resource = ApiResource::erase::<RateLimitPolicy>(&());
-    match namespace {
-        Some(namespace) => Api::namespaced_with(client, namespace, &resource),
-        None => Api::all_with(client, &resource),
-    }
-}
 
 /// All policies.
 #[derive(Default)]
@@ -59,8 +48,8 @@ struct Policy {
 /// The origin of a change that the watch reports.
 #[derive(Debug, PartialEq, Eq)]
 enum Origin {
-    /// The table had it from an own write.
-    OwnWrite,
+    /// The table had it, from an own write or an earlier list.
+    Known,
     /// Somebody else, or unknown.
     Other,
 }
@@ -89,19 +78,20 @@ impl Table {
     }
 }
 
-/// Reports whether two objects are the same edit of a policy.
+/// Reports whether two objects are the same edit of a policy, as the API server reads it: a new definition may add a field to what it
+/// stores, and it may report what it has stored without a field that its definition does not have yet.
 fn is_same_edit(one: &DynamicObject, other: &DynamicObject) -> bool {
-    one.metadata.uid == other.metadata.uid && one.metadata.generation == other.metadata.generation
+    let (old, new) = (&one.metadata, &other.metadata);
+    old.uid == new.uid && old.generation == new.generation && one.data.get("spec") == other.data.get("spec")
 }
 
 impl Policies {
     /// Keeps the table up to date and passes on every change after the table has it.
     pub async fn watch(&self, client: kube::Client, mut on_change: impl FnMut(Change<PolicyKey>) + Send) {
-        let stream = watcher::watcher(api(client, None), watcher::Config::default());
-        follow(stream, |change| {
+        follow_all::<RateLimitPolicy>(client, |change| {
             on_change(match change {
                 Change::Applied(object) => match self.apply_change(object) {
-                    (_, Origin::OwnWrite) => return,
+                    (_, Origin::Known) => return,
                     (key, Origin::Other) => Change::Applied(key),
                 },
                 Change::Deleted { namespace, name, uid } => {
@@ -133,9 +123,14 @@ impl Policies {
                 }
                 table.written.remove(&key);
                 if reported == Some(written) {
-                    origin = Origin::OwnWrite;
+                    origin = Origin::Known;
                     return false;
                 }
+            }
+            let is_known = |known: &Policy| version(&known.object) == reported && reported.is_some();
+            if table.is_current(&key, &object) && table.policies.get(&key).is_some_and(is_known) {
+                origin = Origin::Known;
+                return false;
             }
             // A list that broke off is repeated. What has been published since needs no second reconcile.
             if !table.listed && !table.is_current(&key, &object) {

@@ -1,30 +1,16 @@
-//! Tables of the objects of one kind of Sluice as the API server has them. Like policies, they are watched as untyped
-//! objects, so that one unreadable object does not stop the watch of the others.
+//! Tables of the objects of one kind of Sluice as the API server has them.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use kube::api::{Api, ApiResource, DynamicObject};
-use kube::runtime::watcher;
+use kube::api::DynamicObject;
 use kube::{Resource, ResourceExt as _};
 use tokio::sync::watch;
 
-use crate::cluster::watch::{Change, follow};
+use crate::cluster::own_kinds::follow_all;
+use crate::cluster::watch::Change;
 use crate::object_key::ObjectKey;
-
-/// Returns the API of a kind as untyped objects, in one namespace or in all.
-#[must_use]
-pub fn api<K: Resource<DynamicType = ()>>(
-    client: kube::Client,
-    namespace: Option<&str>,
-) -> Api<DynamicObject> {
-    let resource = ApiResource::erase::<K>(&());
-    match namespace {
-        Some(namespace) => Api::namespaced_with(client, namespace, &resource),
-        None => Api::all_with(client, &resource),
-    }
-}
 
 /// All objects of a kind.
 pub struct Untyped<K> {
@@ -48,8 +34,7 @@ impl<K> Default for Untyped<K> {
 impl<K: Resource<DynamicType = ()>> Untyped<K> {
     /// Keeps the table up to date and calls `on_change` after each change.
     pub async fn watch(&self, client: kube::Client, mut on_change: impl FnMut() + Send) {
-        let stream = watcher::watcher(api::<K>(client, None), watcher::Config::default());
-        follow(stream, |change| {
+        follow_all::<K>(client, |change| {
             self.table.send_modify(|table| match change {
                 Change::Applied(object) => {
                     let key = ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any());

@@ -30,12 +30,14 @@ pub(super) fn strict() -> CompiledPolicy {
         on_store_failure: OnStoreFailure::Allow,
         consistency: Consistency::Strict,
         store: DEFAULT_STORE.into(),
+        is_shared: false,
         ambiguous_paths: Default::default(),
         client_address: None,
         habits: Vec::new(),
         jwt: Vec::new(),
         status_headers: None,
         limits: Vec::new(),
+        expressions: Default::default(),
         hints: Default::default(),
     }
 }

@@ -116,7 +116,13 @@ fn parse(line: &[u8]) -> Result<Report, ReportsEnd> {
     if report.version == VERSION {
         return Ok(report);
     }
-    let text = format!("reports of version {} are not supported, only version {VERSION}", report.version);
+    let remedy = if report.version < VERSION {
+        "restart the pod to update its sidecar"
+    } else {
+        "update the operator before the sidecars"
+    };
+    let text =
+        format!("reports of version {} are not supported, only version {VERSION}: {remedy}", report.version);
     Err(ReportsEnd::refused(text))
 }
 
@@ -171,7 +177,8 @@ mod tests {
             (b"\n".to_vec(), "a report is not valid: EOF"),
             (b"{}\n".to_vec(), "a report is not valid: missing field"),
             (b"\xff\xfe\n".to_vec(), "a report is not valid: "),
-            (of_version(99), "reports of version 99 are not supported, only version "),
+            (of_version(99), "reports of version 99 are not supported, only version 2: update the operator"),
+            (of_version(1), "reports of version 1 are not supported, only version 2: restart the pod to"),
             (b"[".repeat(1_000_000), "a report is longer than 262144 bytes"),
             ([b"[".repeat(300_000), b"\n".to_vec()].concat(), "a report is longer than 262144 bytes"),
             ([b"[".repeat(200_000), b"\n".to_vec()].concat(), "a report is not valid: "),

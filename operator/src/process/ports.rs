@@ -24,6 +24,8 @@ const CONTROL: Maxima = Maxima {
 /// Bytes of reviews that are not answered: several of the largest that the API server sends. And of pages that are not read.
 const WEBHOOK_BYTES: usize = 32 << 20;
 const ADMIN_BYTES: usize = 32 << 20;
+/// Largest head of HTTP/1, in bytes.
+const MAX_HEAD: usize = 16 << 10;
 /// The API server has a stream for each review.
 const HTTP2: Http2 = Http2 { max_head: 32 << 10, streams: 64 };
 /// Age at which a connection ends, and the time that its requests then have.
@@ -73,6 +75,7 @@ fn port(routes: Router, maxima: Maxima, metrics: &PortMetrics, drain: DrainWatch
         table: Table::new(maxima, metrics.clone()),
         times: ADMIN_TIMES,
         age: AGE,
+        max_head: MAX_HEAD,
         http2: Some(HTTP2),
         tls: None,
         drain,

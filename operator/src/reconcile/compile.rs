@@ -1,6 +1,7 @@
 //! Validates and compiles a policy, once for each of its edits. Pure.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kube::ResourceExt as _;
@@ -36,21 +37,24 @@ pub type Compilation = Result<Compiled, Vec<Violation>>;
 
 /// The newest edit of each policy, compiled.
 #[derive(Default)]
-pub struct Compilations(Mutex<HashMap<String, (i64, Compilation)>>);
+pub struct Compilations {
+    /// By the UID of the policy, with the hash of its `spec`.
+    compiled: Mutex<HashMap<String, (u64, Compilation)>>,
+    hasher: foldhash::fast::RandomState,
+}
 
 impl Compilations {
     /// Returns an edit of a policy, compiled for the installation. A policy is reconciled far more often than it is edited.
     pub fn get(&self, object: &DynamicObject, installation: &Installation) -> Compilation {
         #[cfg(test)]
         RECONCILES.set(RECONCILES.get() + 1);
-        let (Some(uid), Some(generation)) = (object.uid(), object.metadata.generation) else {
-            return compile(object, installation);
-        };
-        if let Some((_, known)) = self.lock().get(&uid).filter(|(known, _)| *known == generation) {
+        let Some(uid) = object.uid() else { return compile(object, installation) };
+        let spec = self.hasher.hash_one(object.data.get("spec"));
+        if let Some((_, known)) = self.lock().get(&uid).filter(|(known, _)| *known == spec) {
             return known.clone();
         }
         let compiled = compile(object, installation);
-        self.lock().insert(uid, (generation, compiled.clone()));
+        self.lock().insert(uid, (spec, compiled.clone()));
         compiled
     }
 
@@ -59,8 +63,8 @@ impl Compilations {
         self.lock().remove(uid);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, (i64, Compilation)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, (u64, Compilation)>> {
+        self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

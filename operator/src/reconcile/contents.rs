@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use sluice_config::CompiledPolicy;
-use sluice_config::key::KeyPart;
+use sluice_config::key::{KeyPart, KeySource};
 use sluice_crds::conditions::reasons;
 use sluice_crds::policy::OverrideSources;
 use sluice_crds::policy::jwt::JwksSource;
@@ -134,7 +134,8 @@ pub async fn resolve(context: &Context, key: &PolicyKey, compiled: &mut Compiled
 
 /// Removes these kinds of tokens from a policy, with the limits that need them: without keys all their clients would be one.
 fn remove_tokens(policy: &mut CompiledPolicy, names: &[String]) {
-    let is_needed = |part: &KeyPart| matches!(part, KeyPart::JwtClaim { jwt, .. } if names.contains(jwt));
+    let is_needed =
+        |part: &KeyPart| matches!(&part.source, KeySource::JwtClaim { jwt, .. } if names.contains(jwt));
     policy.limits.retain(|limit| !limit.key.iter().any(is_needed));
     policy.jwt.retain(|jwt| !names.contains(&jwt.name));
 }

@@ -7,10 +7,10 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use serde_json::json;
-use sluice_crds::RateLimitPolicyStatus;
+use sluice_crds::{RateLimitPolicy, RateLimitPolicyStatus};
 use tokio::time::Instant;
 
-use crate::cluster::policies::api;
+use crate::cluster::own_kinds::api;
 use crate::events::{Regarding, Reported, conditions};
 use crate::object_key::PolicyKey;
 use crate::reconcile::context::Context;
@@ -55,7 +55,7 @@ pub async fn write(
         "status": status,
     });
     let params = PatchParams::apply("sluice-operator").force();
-    let api = api(context.client.clone(), Some(&key.namespace));
+    let api = api::<RateLimitPolicy>(context.client.clone(), Some(&key.namespace));
     match api.patch_status(&key.name, &params, &Patch::Apply(&patch)).await {
         Ok(written) => {
             context.writes.written(key, Instant::now());

@@ -14,7 +14,8 @@ use sluice_host::logging::told;
 use tokio::sync::Notify;
 
 use super::status::{is_due, is_over, status};
-use crate::cluster::untyped::{Untyped, api};
+use crate::cluster::own_kinds::api;
+use crate::cluster::untyped::Untyped;
 use crate::distribution::clients::reset::Reset;
 use crate::distribution::hub::Hub;
 use crate::object_key::ObjectKey;

@@ -24,8 +24,9 @@ use tokio::time::Instant;
 
 use crate::args::Args;
 use crate::certificates::secret::Certificates;
+use crate::cluster::own_kinds::api;
 use crate::cluster::references::{Content, ContentKey, Reference, References};
-use crate::cluster::untyped::{Untyped, api};
+use crate::cluster::untyped::Untyped;
 use crate::distribution::hub::Hub;
 use crate::distribution::stores::{HubStores, StoreSource};
 use crate::object_key::{ObjectKey, StoreKey};

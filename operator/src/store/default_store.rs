@@ -14,7 +14,7 @@ use sluice_store::RedisOptions;
 use sluice_store::redis::Endpoint;
 
 use crate::args::{Args, StoreAccess};
-use crate::cluster::untyped::api;
+use crate::cluster::own_kinds::api;
 use crate::object_key::StoreKey;
 use crate::store::resolve::StoreRules;
 

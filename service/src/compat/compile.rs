@@ -7,7 +7,8 @@ use std::sync::Arc;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use sluice_config::PreparedPolicy;
 use sluice_config::descriptor::{DescriptorRules, Level, RateUnit, Rule, RuleAllowance};
-use sluice_config::key::{KeyPart, OnMissing};
+use sluice_config::expression::Expressions;
+use sluice_config::key::{KeyPart, KeySource, OnMissing};
 use sluice_config::message::PolicyUid;
 use sluice_config::policy::{
     AmbiguousPaths, CompiledLimit, CompiledPolicy, Consistency, DEFAULT_STORE, Hints, LimitKind, Mode,
@@ -177,12 +178,14 @@ pub fn compile(
             on_store_failure: options.on_store_failure,
             consistency: Consistency::Strict,
             store: DEFAULT_STORE.to_owned(),
+            is_shared: false,
             ambiguous_paths: AmbiguousPaths::Match,
             client_address: None,
             habits: Vec::new(),
             status_headers: None,
             jwt: Vec::new(),
             limits,
+            expressions: Expressions::new(),
             hints: Hints::default(),
         };
         let domain = Domain { name: name.to_owned(), rules, override_limit };
@@ -196,6 +199,10 @@ fn of_domain(name: &str, reason: &dyn ToString) -> ConfigError {
     ConfigError { file: format!("domain {name:?}"), reason: reason.to_string() }
 }
 
+fn of_descriptor(key: &str) -> KeyPart {
+    KeyPart { source: KeySource::Descriptor { key: key.to_owned() }, public: None, descriptor_key: None }
+}
+
 fn limit(name: String, key: Vec<KeyPart>, mode: Mode, rate: Rate) -> CompiledLimit {
     CompiledLimit {
         name,
@@ -204,15 +211,11 @@ fn limit(name: String, key: Vec<KeyPart>, mode: Mode, rate: Rate) -> CompiledLim
         except: Vec::new(),
         when: None,
         key,
-        public_parts: Vec::new(),
-        entry_keys: Vec::new(),
         max_override: None,
         on_missing: OnMissing::Shared,
         // As many as there are, as in ratelimit.
         max_keys: Some(0),
-        reject: None,
-        queue: None,
-        mark: None,
+        on_limit: None,
         kind: LimitKind::Rates(Box::new(Rates { base: vec![rate], ..Rates::default() })),
     }
 }
@@ -324,7 +327,7 @@ impl Builder {
                     return Err(format!("{field}: more than {MAX_LIMITS} rules in a domain"));
                 }
                 let mode = if descriptor.shadow_mode { Mode::Shadow } else { Mode::Enforce };
-                let key = path.iter().map(|level| KeyPart::Descriptor(level.key.to_owned())).collect();
+                let key = path.iter().map(|level| of_descriptor(level.key)).collect();
                 let limit_name = utf8_percent_encode(name, NOT_IN_NAMES).to_string();
                 self.limits.push(limit(limit_name, key, mode, rate));
                 RuleAllowance::Limit(u16::try_from(number).unwrap_or(u16::MAX))

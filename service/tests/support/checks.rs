@@ -120,8 +120,8 @@ pub(crate) struct Checked {
     pub(crate) clock: Clock,
 }
 
-fn prepared() -> Vec<(String, Arc<PreparedPolicy>)> {
-    let loaded = sluice_crds::manifest::load(POLICIES, &sluice_crds::Installation::default()).unwrap();
+fn prepared(policies: &str) -> Vec<(String, Arc<PreparedPolicy>)> {
+    let loaded = sluice_crds::manifest::load(policies, &sluice_crds::Installation::default()).unwrap();
     let prepare = |policy: sluice_crds::manifest::LoadedPolicy| {
         let prepared = PreparedPolicy::with_blobs(&policy.compiled.to_json(), &Blobs::default()).unwrap();
         (format!("{}/{}", policy.namespace, policy.name), Arc::new(prepared))
@@ -129,20 +129,35 @@ fn prepared() -> Vec<(String, Arc<PreparedPolicy>)> {
     loaded.policies.into_iter().map(prepare).collect()
 }
 
+/// Starts a service with policies.
+pub(crate) async fn start_with(policies: &str, change: impl FnOnce(&mut Options)) -> Checked {
+    let clock = Clock::manual(0);
+    clock.advance_micros(NOON);
+    let mut options = Options::new("127.0.0.1:0".parse().unwrap());
+    options.checks = Some("127.0.0.1:0".parse().unwrap());
+    options.is_of_one_user = true;
+    options.clock = clock.clone();
+    change(&mut options);
+    let checked = Checked { service: Service::start(options).await.unwrap(), clock };
+    checked.publish(policies);
+    checked
+}
+
 impl Checked {
     pub(crate) async fn start(change: impl FnOnce(&mut Options)) -> Self {
-        let clock = Clock::manual(0);
-        clock.advance_micros(NOON);
-        let mut options = Options::new("127.0.0.1:0".parse().unwrap());
-        options.checks = Some("127.0.0.1:0".parse().unwrap());
-        options.is_of_one_user = true;
-        options.clock = clock.clone();
-        change(&mut options);
-        let service = Service::start(options).await.unwrap();
-        let nacked =
-            service.publication(StoreChoices::only(StoreChoice::Memory)).publish_policies(&prepared());
+        start_with(POLICIES, change).await
+    }
+
+    fn publish(&self, policies: &str) {
+        let publication = self.service.publication(StoreChoices::only(StoreChoice::Memory));
+        let nacked = publication.publish_policies(&prepared(policies));
         assert!(nacked.is_empty(), "{nacked:?}");
-        Self { service, clock }
+    }
+
+    /// Publishes the policies with another text in place of the first such one.
+    pub(crate) fn edit(&self, text: &str, other: &str) {
+        assert!(POLICIES.contains(text));
+        self.publish(&POLICIES.replacen(text, other, 1));
     }
 
     pub(crate) fn address(&self) -> SocketAddr {

@@ -15,7 +15,7 @@ use crate::support::*;
 async fn start(trusted: &str) -> (Application, Sidecar) {
     let application = Application::start().await;
     let by_address = limit("per-address", 1, "")
-        .replace(r#"{"header":"x-api-key"}"#, r#"{"clientIp":{"ipv4Prefix":32,"ipv6Prefix":64}}"#);
+        .replace(r#"{"header":{"name":"x-api-key"}}"#, r#"{"clientIP":{"ipv4Prefix":32,"ipv6Prefix":64}}"#);
     let address =
         format!(r#""clientAddress":{{"trustedProxies":["{trusted}"],"header":"ProxyProtocol"}},"limits""#);
     let json = policy_json("checkout", "Allow", &[by_address]).replacen("\"limits\"", &address, 1);

@@ -4,13 +4,13 @@ use super::support::*;
 use super::{decisions, limited};
 
 /// Ten minutes after three denials within a minute.
-const BLOCK: &str = r#","block":{"after":3,"withinMillis":60000,"lastsMillis":600000}"#;
+const BLOCK: &str = r#","onLimit":{"block":{"after":3,"within":"1m","for":"10m"}}"#;
 
 #[tokio::test]
 async fn a_client_that_is_denied_too_often_is_blocked_for_a_while() {
     let application = Application::start().await;
     let (sidecar, clock) = sidecar(application.address);
-    let limits = [limited("login", 2, 60_000, BLOCK, ""), limited("all", 100, 60_000, "", "")];
+    let limits = [limited("login", 2, 60_000, "", BLOCK), limited("all", 100, 60_000, "", "")];
     publish(&sidecar, &StoreChoice::Memory, &[policy(&limits)]);
     let mut client = Client::connect(sidecar.addresses()[0]).await;
     let mut answers = Vec::new();
@@ -55,7 +55,7 @@ async fn a_client_that_is_denied_too_often_is_blocked_for_a_while() {
 async fn only_denials_of_the_limit_itself_within_the_time_count() {
     let application = Application::start().await;
     let (sidecar, clock) = sidecar(application.address);
-    let limits = [limited("blocks", 4, 60_000, BLOCK, ""), limited("other", 1, 60_000, "", "")];
+    let limits = [limited("blocks", 4, 60_000, "", BLOCK), limited("other", 1, 60_000, "", "")];
     publish(&sidecar, &StoreChoice::Memory, &[policy(&limits)]);
     let mut client = Client::connect(sidecar.addresses()[0]).await;
     for n in 0..20 {
@@ -79,9 +79,9 @@ async fn only_denials_of_the_limit_itself_within_the_time_count() {
 async fn a_block_holds_in_all_tiers_and_over_an_edit_of_the_numbers() {
     let application = Application::start().await;
     let (sidecar, _clock) = sidecar(application.address);
-    let gold = r#","tiers":[{"name":"gold","matches":[{"headers":[{"name":"x-plan","value":{"exact":"gold"}}]}],
+    let gold = r#","tiers":[{"name":"gold","matches":[{"headers":[{"name":"x-plan","exact":"gold"}]}],
         "allowance":{"rates":[{"requests":1000,"periodMillis":60000,"algorithm":{"fixedWindow":"Clock"}}]}}]"#;
-    let limit = |requests| limited("l", requests, 60_000, &format!("{BLOCK}{gold}"), "");
+    let limit = |requests| limited("l", requests, 60_000, gold, BLOCK);
     publish(&sidecar, &StoreChoice::Memory, &[policy(&[limit(1)])]);
     let mut client = Client::connect(sidecar.addresses()[0]).await;
     for _ in 0..5 {

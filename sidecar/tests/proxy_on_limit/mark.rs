@@ -1,7 +1,7 @@
 use super::support::*;
 use super::{decisions, limited};
 
-const MARK: &str = r#","mark":"x-rate-limited""#;
+const MARK: &str = r#","onLimit":{"mark":{"header":"x-rate-limited"}}"#;
 
 /// Returns the marks of the request that the application has seen last.
 fn marks(application: &Application) -> Vec<String> {
@@ -61,7 +61,11 @@ async fn shadow_mode_marks_nothing_and_a_key_that_must_not_be_missing_marks() {
 
 #[tokio::test]
 async fn a_mark_needs_a_header_without_another_meaning() {
-    let json = policy_json("p", "Allow", &[limited("a", 2, 60_000, "", r#","mark":"authorization""#)]);
+    let json = policy_json(
+        "p",
+        "Allow",
+        &[limited("a", 2, 60_000, "", r#","onLimit":{"mark":{"header":"authorization"}}"#)],
+    );
     let nack = sluice_config::PreparedPolicy::from_json(&json).unwrap_err();
     assert!(nack.0.contains("may have another meaning"), "{nack}");
 }

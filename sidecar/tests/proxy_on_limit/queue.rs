@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use sluice_config::store_access::StoreChoice;
+use sluice_limiter::Millis;
 use sluice_sidecar::Sidecar;
 use sluice_store::Clock;
 
@@ -11,7 +12,8 @@ use super::{decisions, limited};
 const PERIOD: u64 = 100;
 
 fn queue(max_wait: u64, max_length: u64, order: &str) -> String {
-    format!(r#","queue":{{"maxWaitMillis":{max_wait},"maxLength":{max_length},"order":"{order}"}}"#)
+    let max_wait = Millis(max_wait);
+    format!(r#","onLimit":{{"queue":{{"maxWait":"{max_wait}","maxLength":{max_length},"order":"{order}"}}}}"#)
 }
 
 fn waiting(sidecar: &Sidecar) -> u64 {
@@ -276,7 +278,7 @@ async fn requests_wait_for_every_algorithm() {
 #[tokio::test]
 async fn requests_wait_for_a_slot() {
     let limit = format!(
-        r#"{{"name":"l","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
+        r#"{{"name":"l","mode":"Enforce","onMissing":"Shared","key":[{{"header":{{"name":"x-api-key"}}}}],
         "kind":{{"slots":{{"max":1,"leaseMillis":30000,"abandonedForMillis":30000}}}}{}}}"#,
         queue(60_000, 100, "Fifo")
     );

@@ -238,7 +238,7 @@ async fn statuses(mut response: ResponseFuture) -> Vec<u16> {
 async fn informational_responses_pass() {
     let (mut application, sidecar, mut client) = start().await;
     // With a slot, the exchange with the application is a task of its own.
-    let slots = r#"{"name":"slots","mode":"Enforce","onMissing":"Shared","key":[{"header":"x-api-key"}],
+    let slots = r#"{"name":"slots","mode":"Enforce","onMissing":"Shared","key":[{"header":{"name":"x-api-key"}}],
         "kind":{"slots":{"max":9,"leaseMillis":30000,"abandonedForMillis":30000}}}"#;
     for limits in [vec![], vec![slots.to_owned()]] {
         if !limits.is_empty() {

@@ -85,7 +85,7 @@ async fn a_limit_with_too_many_keys_shows_in_metrics_and_in_the_report_of_its_po
     let (application, redis) = (Application::start().await, Redis::start(&[]));
     let policy = prepare(&format!(
         r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Allow","consistency":"Strict","ambiguousPaths":"Match",
-        "limits":[{{"name":"few","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],"maxKeys":640,"kind":{{"rates":{{"base":[
+        "limits":[{{"name":"few","mode":"Enforce","onMissing":"Shared","key":[{{"header":{{"name":"x-api-key"}}}}],"maxKeys":640,"kind":{{"rates":{{"base":[
         {{"requests":5,"periodMillis":{YEAR},"algorithm":{{"fixedWindow":"Clock"}}}}]}}}}}}]}}"#
     ));
     let sidecar = pod(&application, &redis_at(&redis.url()), std::slice::from_ref(&policy), (0, 1)).await;

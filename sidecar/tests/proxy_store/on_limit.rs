@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sluice_config::PreparedPolicy;
+use sluice_limiter::Millis;
 use sluice_sidecar::Sidecar;
 
 use super::{YEAR, until_healthy};
@@ -14,13 +15,13 @@ use crate::support::*;
 fn policy(requests: u64, period: u64, kind: &str, extra: &str) -> Arc<PreparedPolicy> {
     prepare(&format!(
         r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Deny","consistency":"Strict","ambiguousPaths":"Match",
-        "limits":[{{"name":"l","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],"kind":{{"rates":{{
+        "limits":[{{"name":"l","mode":"Enforce","onMissing":"Shared","key":[{{"header":{{"name":"x-api-key"}}}}],"kind":{{"rates":{{
             "base":[{{"requests":{requests},"periodMillis":{period},"algorithm":{{"fixedWindow":"Clock"}}}}]{kind}}}}}{extra}}}]}}"#
     ))
 }
 
 /// A queue that is longer than any wait in these tests.
-const QUEUE: &str = r#","queue":{"maxWaitMillis":60000000000,"maxLength":1000,"order":"Fifo"}"#;
+const QUEUE: &str = r#","onLimit":{"queue":{"maxWait":"16666h40m","maxLength":1000,"order":"Fifo"}}"#;
 
 async fn pod(application: &Application, redis: &Redis, policy: &Arc<PreparedPolicy>) -> Sidecar {
     let (pod, _) = sidecar(application.address);
@@ -113,8 +114,8 @@ async fn one_waiter_of_a_key_asks_the_store_and_after_an_admission_as_many_as_ha
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_pods_block_a_client_after_exactly_so_many_denials() {
     let (application, redis) = (Application::start().await, Redis::start(&[]));
-    let block = format!(r#","block":{{"after":10,"withinMillis":{YEAR},"lastsMillis":{YEAR}}}"#);
-    let policy = policy(5, YEAR, &block, "");
+    let block = format!(r#","onLimit":{{"block":{{"after":10,"within":"{0}","for":"{0}"}}}}"#, Millis(YEAR));
+    let policy = policy(5, YEAR, "", &block);
     let mut pods = Vec::new();
     for _ in 0..20 {
         pods.push(pod(&application, &redis, &policy).await);

@@ -40,12 +40,12 @@ fn yearly(most: u64, counts: &str) -> Arc<PreparedPolicy> {
 
 /// Returns a policy for failures.
 fn policy(most: u64) -> Arc<PreparedPolicy> {
-    yearly(most, r#""countWhen":{"statusCodes":[{"first":401,"last":401}]}"#)
+    yearly(most, r#""countWhen":{"statusCodes":["401"]}"#)
 }
 
 /// Returns a policy for units. Responses say what they cost.
 fn policy_with_cost(most: u64) -> Arc<PreparedPolicy> {
-    yearly(most, &format!(r#""cost":{{"response":{{"source":{{"header":"x-cost"}},"reserve":{RESERVE}}}}}"#))
+    yearly(most, &format!(r#""cost":{{"response":{{"header":"x-cost","reserve":{RESERVE}}}}}"#))
 }
 
 /// The application of a storm.
@@ -342,7 +342,7 @@ async fn a_cost_is_charged_although_nothing_of_the_request_is_in_the_store() {
                 r#"{{"namespace":"shop","name":"p{n}","mode":"Enforce","onStoreFailure":"Deny","consistency":"Strict","ambiguousPaths":"Match",
                 "limits":[{{"name":"l","mode":"Enforce","onMissing":"Shared","kind":{{"rates":{{
                     "base":[{{"requests":20000,"periodMillis":{YEAR},"algorithm":{algorithm}}}],
-                    "cost":{{"response":{{"source":{{"header":"x-cost"}},"reserve":0}}}}}}}}}}]}}"#
+                    "cost":{{"response":{{"header":"x-cost","reserve":0}}}}}}}}}}]}}"#
             ));
             let (sidecar, _) = sidecar(application);
             publish(&sidecar, &store, &[policy]);

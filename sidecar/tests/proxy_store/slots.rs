@@ -9,9 +9,9 @@ async fn slots_are_counted_in_the_store_whatever_counts_the_rates_beside_them() 
     let (application, mut redis) = (Application::start().await, Redis::start_restartable(&[]));
     let policies = [prepare(&format!(
         r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Share","consistency":"Local","ambiguousPaths":"Match","limits":[
-        {{"name":"p","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
+        {{"name":"p","mode":"Enforce","onMissing":"Shared","key":[{{"header":{{"name":"x-api-key"}}}}],
           "kind":{{"rates":{{"base":[{{"requests":6,"periodMillis":{YEAR},"algorithm":{{"fixedWindow":"Clock"}}}}]}}}}}},
-        {{"name":"slots","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
+        {{"name":"slots","mode":"Enforce","onMissing":"Shared","key":[{{"header":{{"name":"x-api-key"}}}}],
           "kind":{{"slots":{{"max":1,"leaseMillis":30000,"abandonedForMillis":30000}}}}}}]}}"#
     ))];
     let sidecar = pod(&application, &redis_at(&redis.url()), &policies, (0, 2)).await;
@@ -60,9 +60,9 @@ async fn a_limit_whose_slots_could_not_be_renewed_admits_no_request_beside_rates
     let (application, mut redis) = (Application::start().await, Redis::start_restartable(&[]));
     let policies = [prepare(&format!(
         r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Share","consistency":"Strict","ambiguousPaths":"Match","limits":[
-        {{"name":"p","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
+        {{"name":"p","mode":"Enforce","onMissing":"Shared","key":[{{"header":{{"name":"x-api-key"}}}}],
           "kind":{{"rates":{{"base":[{{"requests":1000000,"periodMillis":{YEAR},"algorithm":{{"fixedWindow":"Clock"}}}}]}}}}}},
-        {{"name":"slots","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],
+        {{"name":"slots","mode":"Enforce","onMissing":"Shared","key":[{{"header":{{"name":"x-api-key"}}}}],
           "kind":{{"slots":{{"max":9,"leaseMillis":2000,"abandonedForMillis":30000}}}}}}]}}"#
     ))];
     let sidecar = pod(&application, &redis_at(&redis.url()), &policies, (0, 1)).await;

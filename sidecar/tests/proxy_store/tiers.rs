@@ -16,8 +16,8 @@ fn tiers(on_failure: &str) -> Arc<PreparedPolicy> {
     let gold = format!("{},{}", rate(30, YEAR / 2), rate(40, YEAR));
     prepare(&format!(
         r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"{on_failure}","consistency":"Strict","ambiguousPaths":"Match",
-        "limits":[{{"name":"l","mode":"Enforce","onMissing":"Shared","key":[{{"header":"x-api-key"}}],"kind":{{"rates":{{"base":[{}],
-        "tiers":[{{"name":"gold","matches":[{{"headers":[{{"name":"x-plan","value":{{"exact":"gold"}}}}]}}],"allowance":{{"rates":[{gold}]}}}}]}}}}}}]}}"#,
+        "limits":[{{"name":"l","mode":"Enforce","onMissing":"Shared","key":[{{"header":{{"name":"x-api-key"}}}}],"kind":{{"rates":{{"base":[{}],
+        "tiers":[{{"name":"gold","matches":[{{"headers":[{{"name":"x-plan","exact":"gold"}}]}}],"allowance":{{"rates":[{gold}]}}}}]}}}}}}]}}"#,
         rate(10, YEAR)
     ))
 }

@@ -86,15 +86,18 @@ pub(crate) fn limit(name: &str, requests: u64, extra: &str) -> String {
     let mode = if extra.contains("\"mode\"") { "" } else { r#""mode":"Enforce","# };
     let missing = if extra.contains("onMissing") { "" } else { r#""onMissing":"Shared","# };
     format!(
-        r#"{{"name":"{name}",{mode}{missing}"key":[{{"header":"x-api-key"}}],
+        r#"{{"name":"{name}",{mode}{missing}"key":[{{"header":{{"name":"x-api-key"}}}}],
         "kind":{{"rates":{{"base":[{{"requests":{requests},"periodMillis":60000,"algorithm":{{"fixedWindow":"Clock"}}}}]}}}}{extra}}}"#
     )
 }
 
+/// Expressions that limits may name.
+const EXPRESSIONS: &str = r#"{"is internal":{"root":{"compare":["equal",[{"toInt":{"field":{"header":"x-internal"}}},{"int":1}]]}}}"#;
+
 /// Returns a policy in JSON.
 pub(crate) fn policy_json(name: &str, on_store_failure: &str, limits: &[String]) -> String {
     format!(
-        r#"{{"namespace":"shop","name":"{name}","mode":"Enforce","onStoreFailure":"{on_store_failure}","consistency":"Strict","ambiguousPaths":"Match","limits":[{}]}}"#,
+        r#"{{"namespace":"shop","name":"{name}","mode":"Enforce","onStoreFailure":"{on_store_failure}","consistency":"Strict","ambiguousPaths":"Match","limits":[{}],"expressions":{EXPRESSIONS}}}"#,
         limits.join(",")
     )
 }

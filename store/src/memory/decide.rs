@@ -8,12 +8,15 @@ use smallvec::SmallVec;
 
 use super::overflow::MergedCheck;
 use super::shard::Shard;
-use super::store::{MemoryStore, OVERFLOW, SHARDS, shard_of};
+use super::store::{MemoryStore, OVERFLOW, shard_of};
 use crate::check::{
-    CheckResponse, Counter, KeyHash, LimitSpec, Lookup, Records, Settlement, Taking, decide_as, find, reset,
-    settle, take, written,
+    CheckResponse, Counter, Grant, KeyHash, LimitSpec, Lookup, Records, Settlement, Taking, decide_as, find,
+    reset, settle, take, written,
 };
 use crate::key_usage::KeyUsage;
+
+/// So many checks a sweep comes nearer for each new key without room.
+const HURRY: usize = 64;
 
 /// Ids of counters.
 type Ids = SmallVec<[u128; 4]>;
@@ -37,6 +40,12 @@ impl Locked<'_> {
     }
 }
 
+/// Returns the id of the counter that a settlement corrects. More cost is charged as a check would be.
+fn corrected(settlement: &Settlement) -> u128 {
+    let is_overflow = settlement.overflowed && settlement.delta <= 0;
+    settlement.limit.counter_id(if is_overflow { OVERFLOW } else { settlement.key })
+}
+
 /// Reports whether the counter with this id is the overflow counter of a limit.
 fn is_overflow(id: u128, counter: &Counter) -> bool {
     id == counter.limit.counter_id(OVERFLOW)
@@ -54,29 +63,60 @@ impl MemoryStore {
         let mut ids: Ids = check.iter().map(|counter| counter.limit.counter_id(counter.key)).collect();
         loop {
             let mut locked = self.lock_all(&ids, now);
-            let Some(reserved) = self.reserve_all(&mut locked, check, &mut ids, now) else {
-                // An overflow counter may be in a shard that is not locked, so all shards are locked again.
-                continue;
-            };
-            let (mut response, new) = match MergedCheck::new(check, &ids) {
-                None => self.decide_locked(&mut locked, check, &ids, (now, is_forced)),
-                Some(merged) => {
-                    let merged_ids = &merged.ids;
-                    let (response, new) =
-                        self.decide_locked(&mut locked, &merged.check, merged_ids, (now, is_forced));
-                    (merged.expand(&response), new)
-                }
-            };
-            let overflowed =
-                ids.iter().zip(check).enumerate().filter(|(_, (id, counter))| is_overflow(**id, counter));
-            response.key_usages.0.extend(overflowed.map(|(n, _)| KeyUsage { counter: n as u8, used: None }));
-            if reserved > new {
-                self.keys.fetch_sub(reserved - new, Ordering::Relaxed);
-            } else if new > reserved {
-                // Overflow counters need no room.
-                self.keys.fetch_add(new - reserved, Ordering::Relaxed);
+            if let Some(response) = self.decide_with(&mut locked, check, &mut ids, (now, is_forced)) {
+                return response;
             }
-            return response;
+        }
+    }
+
+    /// Decides a check with the shards of its counters. Returns `None` if overflow counters, whose ids are then in place of others, must
+    /// decide: their shards may not be locked.
+    fn decide_with(
+        &self,
+        locked: &mut Locked<'_>,
+        check: &[Counter],
+        ids: &mut Ids,
+        (now, is_forced): (u64, bool),
+    ) -> Option<CheckResponse> {
+        let reserved = self.reserve_all(locked, check, ids, now)?;
+        let (mut response, new) = match MergedCheck::new(check, ids) {
+            None => self.decide_locked(locked, check, ids, (now, is_forced)),
+            Some(merged) => {
+                let (response, new) =
+                    self.decide_locked(locked, &merged.check, &merged.ids, (now, is_forced));
+                (merged.expand(&response), new)
+            }
+        };
+        let overflowed =
+            ids.iter().zip(check).enumerate().filter(|(_, (id, counter))| is_overflow(**id, counter));
+        response.key_usages.0.extend(overflowed.map(|(n, _)| KeyUsage { counter: n as u8, used: None }));
+        if reserved > new {
+            self.keys.fetch_sub(reserved - new, Ordering::Relaxed);
+        } else if new > reserved {
+            // Overflow counters need no room.
+            self.keys.fetch_add(new - reserved, Ordering::Relaxed);
+        }
+        Some(response)
+    }
+
+    /// Charges a counter up to so many times, see [`Store::acquire`](crate::store::Store::acquire).
+    pub(super) fn acquire(&self, counter: &Counter, times: u64) -> Grant {
+        let (now, mut ids) = (self.clock.now(), Ids::from_iter([counter.limit.counter_id(counter.key)]));
+        loop {
+            let mut locked = self.lock_all(&ids, now);
+            let mut decide = |cost| {
+                let check = [Counter { cost, ..counter.clone() }];
+                self.decide_with(&mut locked, &check, &mut ids, (now, false))
+            };
+            // Only the first check can find that it must lock another shard: the others find the counter or no room either.
+            let Some(first) = decide(counter.cost) else { continue };
+            let mut granted = u64::from(first.admitted);
+            while first.admitted && granted < times && decide(counter.cost).is_some_and(|next| next.admitted)
+            {
+                granted += 1;
+            }
+            let Some(response) = decide(0) else { continue };
+            return Grant { granted, response: CheckResponse { key_usages: first.key_usages, ..response } };
         }
     }
 
@@ -103,7 +143,8 @@ impl MemoryStore {
                 reserved += 1;
             } else {
                 if has_room {
-                    locked.shard_mut(*id).hurry();
+                    // Expired counters may take it: the next sweep comes nearer.
+                    locked.shard_mut(*id).tick(HURRY);
                 }
                 (is_full, *id) = (true, counter.limit.counter_id(OVERFLOW));
             }
@@ -147,14 +188,31 @@ impl MemoryStore {
     /// Corrects a charge. More cost is charged now, to the overflow counter if the key has none of its own. A refund of a
     /// counter that has been removed has no effect. Returns what was found of the slots that must be there.
     pub fn settle(&self, settlement: &Settlement) -> SlotsFound {
-        let now = self.clock.now();
-        if let Some(counter) = settlement.more() {
-            self.decide_at(&[counter], now, true);
-            return SlotsFound::Enough;
+        let (now, mut id) = (self.clock.now(), corrected(settlement));
+        loop {
+            let mut locked = self.lock_all(&[id], now);
+            if let Some(found) = self.settle_with(&mut locked, settlement, &mut id, now) {
+                return found;
+            }
         }
-        let limit = &settlement.limit;
-        let id = limit.counter_id(if settlement.overflowed { OVERFLOW } else { settlement.key });
-        let mut shard = self.lock(shard_of(id));
+    }
+
+    /// Corrects a charge with the shard of its counter. Returns `None` as [`MemoryStore::decide_with`] does.
+    fn settle_with(
+        &self,
+        locked: &mut Locked<'_>,
+        settlement: &Settlement,
+        id: &mut u128,
+        now: u64,
+    ) -> Option<SlotsFound> {
+        if let Some(counter) = settlement.more() {
+            let mut ids = Ids::from_iter([*id]);
+            let charged = self.decide_with(locked, &[counter], &mut ids, (now, true));
+            *id = ids[0];
+            return charged.map(|_| SlotsFound::Enough);
+        }
+        let (limit, id) = (&settlement.limit, *id);
+        let shard = locked.shard_mut(id);
         let (found, before, after) = if let Some(counter) = shard.get_mut(id, now) {
             let found = settle(settlement, &mut *counter.records, now);
             (found, counter.update_expiry(), counter.expires)
@@ -164,7 +222,7 @@ impl MemoryStore {
             let found = settle(settlement, &mut records, now);
             let is_lost = settlement.least > 0 && !records.is_empty();
             if !is_lost || !(shard.has(id) || self.reserve()) {
-                return SlotsFound::Enough;
+                return Some(SlotsFound::Enough);
             }
             let (before, after) = shard.put(id, records);
             (found, before.unwrap_or(0), after)
@@ -172,7 +230,7 @@ impl MemoryStore {
         if !settlement.overflowed {
             self.registries.replace(limit, before, after, now);
         }
-        found
+        Some(found)
     }
 
     /// Returns a reservation; `None` if there is no such one.
@@ -184,16 +242,23 @@ impl MemoryStore {
 
     /// Takes a reservation out of its ledger and corrects its charge. Returns whether there was such one.
     pub fn take(&self, taking: &Taking) -> bool {
-        let (id, now) = (taking.ledger.counter_id(taking.correction.key), self.clock.now());
-        let is_taken = self.lock(shard_of(id)).get_mut(id, now).is_some_and(|ledger| {
-            let is_taken = take(taking.id, &mut ledger.records, now);
-            ledger.update_expiry();
-            is_taken
-        });
-        if is_taken {
-            self.settle(&taking.correction);
+        let Taking { ledger, id: reservation, correction } = taking;
+        let (ledger, now) = (ledger.counter_id(correction.key), self.clock.now());
+        let mut id = corrected(correction);
+        loop {
+            let mut locked = self.lock_all(&[ledger, id], now);
+            if find(Some(*reservation), locked.shard(ledger).records(ledger, now), now).is_none() {
+                return false;
+            }
+            if self.settle_with(&mut locked, correction, &mut id, now).is_none() {
+                continue;
+            }
+            return locked.shard_mut(ledger).get_mut(ledger, now).is_some_and(|ledger| {
+                let is_taken = take(*reservation, &mut ledger.records, now);
+                ledger.update_expiry();
+                is_taken
+            });
         }
-        is_taken
     }
 
     /// Removes a counter, but for what its limit must still know. Returns the time.
@@ -224,7 +289,8 @@ impl MemoryStore {
         let mut swept = false;
         for (_, shard) in &mut locked.0 {
             // A check sweeps once, however many of its shards are due: the others are due at the next one.
-            if shard.tick() && !swept {
+            shard.tick(1);
+            if shard.is_due() && !swept {
                 self.sweep(shard, now);
                 swept = true;
             }
@@ -232,13 +298,21 @@ impl MemoryStore {
         locked
     }
 
-    /// Removes the expired counters of a shard. Also sweeps another shard, because an idle shard is never swept by its own
-    /// checks.
+    /// Removes the expired counters of a shard. Now and then also those of another one, because an idle shard is never swept by its
+    /// own checks.
     fn sweep(&self, shard: &mut Shard, now: u64) {
-        let mut removed = shard.sweep(now);
-        let next = self.foreign_sweeps.fetch_add(1, Ordering::Relaxed) % SHARDS;
-        if let Ok(mut other) = self.shards[next].0.try_lock() {
-            removed += other.sweep(now);
+        let (checks, mut removed) = shard.sweep(now);
+        if let Ok(mut foreign) = self.foreign.try_lock() {
+            foreign.checks += checks;
+            match self.shards[foreign.shard].0.try_lock() {
+                Ok(other) if !other.is_due_after(foreign.checks) => {}
+                Ok(mut other) => {
+                    removed += other.sweep(now).1;
+                    *foreign = foreign.next();
+                }
+                // One whose lock is held has checks of its own.
+                Err(_) => *foreign = foreign.next(),
+            }
         }
         if removed > 0 {
             self.keys.fetch_sub(removed, Ordering::Relaxed);

@@ -8,10 +8,8 @@ use crate::check::Records;
 
 /// Fewest checks between two sweeps of a shard.
 const CHECKS_PER_SWEEP: usize = 64;
-/// A sweep visits all counters of a shard, after a quarter as many checks: four visits a check.
+/// A sweep visits all counters of a shard, after a quarter as many checks: four visits a check, and as many for other shards.
 const COUNTERS_PER_CHECK: usize = 4;
-/// So many checks a sweep comes nearer for each new key without room.
-const HURRY: usize = 64;
 /// A table with so many times more room than counters is made smaller.
 const ROOM: usize = 4;
 
@@ -87,27 +85,31 @@ impl Shard {
         self.counters.remove(&id).map(|counter| counter.expires)
     }
 
-    /// Counts a check. Reports whether a sweep is due.
-    pub(super) fn tick(&mut self) -> bool {
-        self.checks += 1;
-        self.checks >= CHECKS_PER_SWEEP.max(self.counters.len() / COUNTERS_PER_CHECK)
+    /// Counts checks.
+    pub(super) fn tick(&mut self, checks: usize) {
+        self.checks += checks;
     }
 
-    /// Brings the next sweep nearer, because the store has no room: expired counters may take it.
-    pub(super) fn hurry(&mut self) {
-        self.checks += HURRY;
+    /// Reports whether a sweep is due.
+    pub(super) fn is_due(&self) -> bool {
+        self.is_due_after(self.checks)
     }
 
-    /// Removes the expired counters. Returns their number.
-    pub(super) fn sweep(&mut self, now: u64) -> usize {
-        self.checks = 0;
+    /// Reports whether a sweep is due after so many checks.
+    pub(super) fn is_due_after(&self, checks: usize) -> bool {
+        checks >= CHECKS_PER_SWEEP.max(self.counters.len() / COUNTERS_PER_CHECK)
+    }
+
+    /// Removes the expired counters. Returns the number of checks since the last sweep, and that of removed counters.
+    pub(super) fn sweep(&mut self, now: u64) -> (usize, usize) {
+        let checks = std::mem::take(&mut self.checks);
         let before = self.counters.len();
         self.counters.retain(|_, counter| counter.expires > now / 1000);
         let left = self.counters.len();
         if self.counters.capacity() > ROOM * left.max(1) {
             self.counters.shrink_to(2 * left);
         }
-        before - left
+        (checks, before - left)
     }
 
     #[cfg(test)]

@@ -8,7 +8,9 @@ use sluice_limiter::{Reserved, SlotsFound};
 
 use super::key_registries::KeyRegistries;
 use super::shard::Shard;
-use crate::check::{CheckRequest, CheckResponse, KeyHash, LimitSpec, Lookup, Settlement, Taking};
+use crate::check::{
+    CheckRequest, CheckResponse, Counter, Grant, KeyHash, LimitSpec, Lookup, Settlement, Taking,
+};
 use crate::clock::Clock;
 use crate::failure::{StoreError, StoreHealth};
 use crate::store::Store;
@@ -29,8 +31,22 @@ pub struct MemoryStore {
     pub(super) registries: KeyRegistries,
     /// Number of keys in all shards.
     pub(super) keys: AtomicUsize,
-    /// Number of sweeps of another shard than the check's own.
-    pub(super) foreign_sweeps: AtomicUsize,
+    pub(super) foreign: Mutex<ForeignSweep>,
+}
+
+/// The sweeps of shards by checks of others.
+#[derive(Debug, Default)]
+pub(super) struct ForeignSweep {
+    /// The next shard.
+    pub(super) shard: usize,
+    /// Number of checks since the last sweep.
+    pub(super) checks: usize,
+}
+
+impl ForeignSweep {
+    pub(super) fn next(&self) -> Self {
+        Self { shard: (self.shard + 1) % SHARDS, checks: 0 }
+    }
 }
 
 /// A shard on cache lines of its own, so that processors do not invalidate each other's lines.
@@ -46,7 +62,7 @@ impl MemoryStore {
             max_keys,
             registries: KeyRegistries::default(),
             keys: AtomicUsize::new(0),
-            foreign_sweeps: AtomicUsize::new(0),
+            foreign: Mutex::default(),
             clock,
         }
     }
@@ -69,6 +85,10 @@ impl Store for MemoryStore {
     #[inline]
     async fn check(&self, check: CheckRequest) -> Result<CheckResponse, StoreError> {
         Ok(Self::check(self, &check))
+    }
+
+    async fn acquire(&self, counter: Counter, times: u64) -> Result<Grant, StoreError> {
+        Ok(Self::acquire(self, &counter, times))
     }
 
     async fn settle(&self, settlement: Settlement) -> Result<SlotsFound, StoreError> {

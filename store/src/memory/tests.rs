@@ -1,13 +1,14 @@
 //! Tests of the memory store by scenario.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use sluice_limiter::{Algorithm, Period, Rate, Record, Requests};
+use sluice_limiter::{Algorithm, Holder, Period, Rate, Record, Requests};
 
 use super::MemoryStore;
 use super::shard::StoredCounter;
 use super::store::{SHARDS, shard_of};
-use crate::check::{Counter, KeyHash, LimitSpec, Records, Settlement};
+use crate::check::{Counter, KeyHash, LimitSpec, Records, Settlement, Taking, ledger};
 use crate::clock::Clock;
 
 fn rate(requests: u64, period: u64, algorithm: Algorithm) -> Rate {
@@ -79,6 +80,62 @@ fn store_removes_idle_keys() {
     assert_eq!(store.keys(), counters(&store));
     assert!(store.keys() <= 8, "{} keys left", store.keys());
     assert!(capacity(&store) <= 32, "little memory is kept for few keys: room for {}", capacity(&store));
+}
+
+#[test]
+fn a_check_visits_a_few_counters_of_other_shards_at_most() {
+    let clock = Clock::manual(60_000_000);
+    let store = MemoryStore::new(1_000_000, clock.clone());
+    let limit = limit("ns/p/l", 5, 1_000);
+    for key in 0..200_000 {
+        assert!(store.check(&[counter(&limit, key)]).admitted);
+    }
+    clock.advance(10_000);
+    let (before, of_one_shard) = (store.keys(), 2 * 200_000 / SHARDS);
+    for checks in 1..60_000 {
+        let _ = store.check(&[counter(&limit, 0)]);
+        let removed = before - store.keys();
+        assert!(removed <= 8 * checks + 2 * of_one_shard, "{removed} after {checks} checks");
+    }
+    assert!(store.keys() < before / 2, "though all checks are of one shard: {} left", store.keys());
+}
+
+/// Who looks never sees the reservation gone and its charge still there, nor the reverse.
+#[test]
+fn a_reservation_is_taken_and_its_charge_corrected_at_once() {
+    let store = MemoryStore::new(1_000, Clock::manual(60_000_000));
+    let (limit, lasts) = (limit("ns/p/l", 1_000, 60_000), Period::from_millis(60_000).unwrap());
+    let ledger = |id| Arc::new(ledger(&limit.scope, id, lasts));
+    let both = |id: Holder, cost| {
+        let all = [counter(&limit, 1), Counter { limit: ledger(id), ..counter(&limit, 1) }];
+        all.map(|counter| Counter { cost, ..counter })
+    };
+    let ids: Vec<_> = (1..=500).map(|id| Holder::new(id).unwrap()).collect();
+    for &id in &ids {
+        assert!(store.check(&both(id, 1)).admitted);
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for &id in &ids {
+                let correction = Settlement {
+                    limit: limit.clone(),
+                    key: hashed(1),
+                    charged: 60_000_000_000,
+                    delta: -1,
+                    overflowed: false,
+                    least: 0,
+                };
+                assert!(store.take(&Taking { ledger: ledger(id), id, correction }));
+            }
+            is_over.store(true, Ordering::SeqCst);
+        });
+        while !is_over.load(Ordering::SeqCst) {
+            let look = store.check(&both(ids[0], 0)).decisions;
+            let reserved = Requests::MAX.get() - look[1].remaining;
+            assert_eq!(1_000 - look[0].remaining, reserved, "what is charged is reserved");
+        }
+    });
 }
 
 #[test]

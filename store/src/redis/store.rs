@@ -81,7 +81,7 @@ impl RedisStore {
     async fn decide(&self, check: CheckRequest, deadline: Instant) -> Result<CheckResponse, StoreError> {
         let cluster = match &self.servers {
             Servers::Single(node) => {
-                let operation = |caller| Operation::Check(check, caller);
+                let operation = |caller| Operation::check(check, caller);
                 return node.send(BatchGroup::ALL, deadline, operation).await;
             }
             Servers::Cluster(cluster, _) => cluster,
@@ -89,7 +89,7 @@ impl RedisStore {
         let groups = cluster.groups(&check, deadline).await?;
         match groups.first() {
             Some(&group) if groups.iter().all(|&other| other == group) => {
-                cluster.send(group, deadline, |caller| Operation::Check(check, caller)).await
+                cluster.send(group, deadline, |caller| Operation::check(check, caller)).await
             }
             _ => check_slots(cluster, &check, &groups, deadline).await,
         }

@@ -244,24 +244,30 @@ async fn until_denied(
     }
 }
 
-/// After the wait the definition admits the check, and a microsecond before it does not. So does the store, if its clock can be
-/// moved.
+/// After the wait the definition admits the check, and a microsecond before it does not. So does a store whose clock can be moved.
 pub(super) async fn retry_after_is_exact_to_the_microsecond(subject: &impl Subject) {
     for (n, rates) in combinations().into_iter().enumerate() {
         for cost in 1..=7 {
             let limit = limit(&format!("retry-{n}-{cost}"), rates.clone());
             let (denied, mut definition) = until_denied(subject, &limit, cost).await;
-            let (check, wait) = ([counter(&limit, cost)], retry_after(&denied).unwrap());
-            let before = definition.clone().check(&check, denied.at + wait - 1);
-            assert!(!before.admitted, "before {wait} us: cost {cost} of {rates:?}");
-            assert!(
-                definition.check(&check, denied.at + wait).admitted,
-                "after {wait} us: cost {cost} of {rates:?}"
-            );
-            subject.pass(wait as i64);
-            let after = decide(&*subject.clients()[0], &check).await;
-            let waited = after.at >= denied.at + wait;
-            assert_eq!(after.admitted, waited, "after {wait} us: cost {cost} of {rates:?}");
+            let (store, check, wait) =
+                (&*subject.clients()[0], [counter(&limit, cost)], retry_after(&denied).unwrap());
+            let ready = denied.at + wait;
+            let context = || format!("{wait} us: cost {cost} of {rates:?}");
+            assert!(!definition.clone().check(&check, ready - 1).admitted, "before {}", context());
+            assert!(definition.clone().check(&check, ready).admitted, "after {}", context());
+            let has_moved = subject.pass(wait as i64 - 1);
+            if has_moved {
+                let before = decide(store, &check).await;
+                assert_eq!((before.admitted, before.at), (false, ready - 1), "before {}", context());
+                definition.check(&check, before.at);
+                subject.pass(1);
+            }
+            let after = decide(store, &check).await;
+            assert_eq!(after.admitted, definition.check(&check, after.at).admitted, "after {}", context());
+            // A denial that counts may have made the wait longer.
+            let is_longer = has_moved && limit.counts_denied();
+            assert!(is_longer || after.admitted == (after.at >= ready), "after {}", context());
         }
     }
 }

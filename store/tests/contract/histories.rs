@@ -19,6 +19,8 @@ use super::{KEY, Subject, counter, decide, limit, yearly};
 const DAY: i64 = 86_400_000_000;
 /// Number of histories. Each has counters of its own.
 const HISTORIES: usize = 200;
+/// So many checks and refunds are compared at least, though a history ends when something in it is ambiguous.
+const LEAST_COMPARED: usize = 2000;
 
 fn any_algorithm() -> impl Strategy<Value = Algorithm> {
     let bound = prop_oneof![Just(Bound::Estimate), Just(Bound::Guaranteed)];
@@ -136,13 +138,24 @@ fn limits(history: usize, versions: Vec<Vec<Vec<Rate>>>) -> Vec<Vec<Arc<LimitSpe
 pub(super) async fn histories_are_those_of_the_definition(subject: &impl Subject) {
     let mut runner = TestRunner::default();
     let histories = (vec(any_versions(), 4), vec(any_step(), 1..40));
+    let mut compared = 0;
     for history in 0..HISTORIES {
         let (versions, steps) = histories.new_tree(&mut runner).unwrap().current();
-        follow(subject, &limits(history, versions), &steps, KeyHash(KEY.0 ^ history as u128)).await;
+        let key = KeyHash(KEY.0 ^ history as u128);
+        compared += follow(subject, &limits(history, versions), &steps, key).await;
     }
+    println!("{compared} checks and refunds compared");
+    assert!(compared >= LEAST_COMPARED, "only {compared} checks and refunds were compared");
 }
 
-async fn follow(subject: &impl Subject, limits: &[Vec<Arc<LimitSpec>>], steps: &[Step], key: KeyHash) {
+/// Follows a history until something in it is ambiguous. Returns how many checks and refunds were compared.
+async fn follow(
+    subject: &impl Subject,
+    limits: &[Vec<Arc<LimitSpec>>],
+    steps: &[Step],
+    key: KeyHash,
+) -> usize {
+    let mut compared = 0;
     let store = &*subject.clients()[0];
     let (mut definition, mut version) = (Definition::default(), [0; 4]);
     let mut charges: Vec<(Counter, u64)> = Vec::new();
@@ -159,6 +172,8 @@ async fn follow(subject: &impl Subject, limits: &[Vec<Arc<LimitSpec>>], steps: &
                 let mut counters = counters.clone();
                 counters.sort_unstable();
                 counters.dedup_by_key(|counter| counter.0);
+                let first = n % counters.len();
+                counters.rotate_left(first);
                 let planned = |(limit, cost): (usize, u64)| Counter {
                     limit: limits[limit][version[limit]].clone(),
                     key,
@@ -169,8 +184,9 @@ async fn follow(subject: &impl Subject, limits: &[Vec<Arc<LimitSpec>>], steps: &
                     let found = decide(store, &check).await;
                     latest = latest.max(found.at);
                     if definition.is_ambiguous(&check, found.at, latest, within) {
-                        return;
+                        return compared;
                     }
+                    compared += 1;
                     let expected = definition.check(&check, found.at);
                     let context = || format!("step {n} of {steps:?}: {check:?}");
                     assert_eq!(found.admitted, expected.admitted, "{}", context());
@@ -203,10 +219,12 @@ async fn follow(subject: &impl Subject, limits: &[Vec<Arc<LimitSpec>>], steps: &
                     let is_ambiguous = definition.is_ambiguous(&[looked], now, latest, within);
                     definition.settle(&refund(), now);
                     if is_ambiguous || definition != earlier {
-                        return;
+                        return compared;
                     }
+                    compared += 1;
                 }
             }
         }
     }
+    compared
 }

@@ -24,6 +24,16 @@ pub(super) async fn an_acquisition_is_as_many_checks(subject: &impl Subject) {
         let grant = store.acquire(counter(&limit, cost), times).await.unwrap();
         assert_eq!((grant.granted, grant.response.decisions[0].remaining), (granted, left));
     }
+    // The answer tells of a new key.
+    let spec =
+        LimitSpec::new("ns/policy/acquired-keys", vec![rate(3, MAX_PERIOD_MS, Algorithm::SLIDING_WINDOW)]);
+    let limit = Arc::new(spec.with_max_keys(20));
+    for is_new in [true, false] {
+        let grant = store.acquire(client(&limit, 0), 1).await.unwrap();
+        let usages = grant.response.key_usages.0;
+        assert_eq!((grant.granted, usages.len()), (1, usize::from(is_new)));
+        assert!(usages.iter().all(|usage| usage.counter == 0 && usage.used.is_some()), "{usages:?}");
+    }
 }
 
 pub(super) async fn charges_are_corrected(subject: &impl Subject) {
@@ -58,6 +68,28 @@ pub(super) async fn counts_survive_edits(subject: &impl Subject) {
     let other = limit("edited", vec![rate(10, MAX_PERIOD_MS - 1, Algorithm::SLIDING_WINDOW)]);
     assert_eq!(admitted(store, &[counter(&other, 1)], 3).await, 2);
     assert_eq!(admitted(store, &[counter(&eight, 1)], 1).await, 0);
+}
+
+/// A charge that was made before an edit counts after it, so it is refunded too.
+pub(super) async fn what_was_charged_before_an_edit_is_refunded(subject: &impl Subject) {
+    let store = &*subject.clients()[0];
+    for (n, is_checked) in [false, true].into_iter().enumerate() {
+        let version = |per| limit(&format!("refunded-{n}"), vec![rate(100, per, Algorithm::SLIDING_WINDOW)]);
+        let (former, edited) = (version(MAX_PERIOD_MS), version(MAX_PERIOD_MS - 1));
+        assert_eq!(admitted(store, &[counter(&former, 20)], 1).await, 1);
+        let charged = decide(store, &[counter(&former, 40)]).await.at;
+        if is_checked {
+            assert_eq!(admitted(store, &[counter(&edited, 5)], 1).await, 1);
+        }
+        let (limit, used) = (edited.clone(), if is_checked { 65 } else { 60 });
+        assert_eq!(remaining(store, &edited).await, [100 - used]);
+        let refund = Settlement { limit, key: KEY, charged, delta: -30, overflowed: false, least: 0 };
+        store.settle(refund).await.unwrap();
+        assert_eq!(remaining(store, &edited).await, [100 - used + 30]);
+        // Those who count by the former version saw no check by the edited one.
+        let left = if is_checked { 40 } else { 70 };
+        assert_eq!(remaining(store, &former).await, [left]);
+    }
 }
 
 pub(super) async fn a_reset_client_has_its_whole_quota(subject: &impl Subject) {
@@ -130,4 +162,30 @@ pub(super) async fn new_keys_beyond_the_maximum_share_a_counter_and_known_keys_s
         let looked = decide(store, &[new]).await;
         assert!(looked.key_usages.is_overflowed(0), "a look shows the counter that would decide");
     }
+}
+
+pub(super) async fn a_charge_of_a_shared_counter_is_corrected_there(subject: &impl Subject) {
+    let store = &*subject.clients()[0];
+    let spec = LimitSpec::new("ns/policy/shared", vec![rate(100, MAX_PERIOD_MS, Algorithm::SLIDING_WINDOW)]);
+    let limit = Arc::new(spec.with_max_keys(1));
+    let mut number = 0;
+    let (shared, charged) = loop {
+        number += 1;
+        let shared = Counter { cost: 10, ..client(&limit, number) };
+        let response = decide(store, std::slice::from_ref(&shared)).await;
+        if response.key_usages.is_overflowed(0) {
+            break (shared, response.at);
+        }
+    };
+    let left = async || decide(store, &[Counter { cost: 0, ..shared.clone() }]).await.decisions[0].remaining;
+    let settle = async |delta, overflowed| {
+        let (limit, key) = (limit.clone(), shared.key);
+        store.settle(Settlement { limit, key, charged, delta, overflowed, least: 0 }).await.unwrap();
+        left().await
+    };
+    assert_eq!(left().await, 90);
+    assert_eq!(settle(-4, false).await, 90, "the key has no counter of its own");
+    assert_eq!(settle(-4, true).await, 94);
+    assert_eq!(settle(7, true).await, 87);
+    assert_eq!(settle(i64::MIN, true).await, 100);
 }

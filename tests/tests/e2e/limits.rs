@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use base64::Engine as _;
 use redis::io::AsyncDNSResolver;
 use redis::{AsyncConnectionConfig, RedisFuture, TlsCertificates};
-use sluice_config::key::{Identity, KeyBuilder, KeyPart, OnMissing};
+use sluice_config::key::{Identity, KeyBuilder, KeySource, OnMissing};
 use sluice_config::{KeySecret, RequestAttributes};
 use sluice_limiter::Record;
 use sluice_store::{KeyHash, RedisOptions};
@@ -59,7 +59,11 @@ async fn connect_to_redis() -> redis::aio::MultiplexedConnection {
 async fn stored_count(scope: &str, client: &str) -> u64 {
     let key_secret = KeySecret::try_from(secret("sluice-store-key", "key")).unwrap();
     let key_secret = key_secret.of_namespace(scope.split('/').next().unwrap());
-    let builder = KeyBuilder::new(&[KeyPart::Header("x-client".into())], OnMissing::Shared).unwrap();
+    let builder = KeyBuilder::new(
+        &[KeySource::Header { name: "x-client".into(), verified_by: None }],
+        OnMissing::Shared,
+    )
+    .unwrap();
     let headers =
         [(http::HeaderName::from_static("x-client"), client.parse().unwrap())].into_iter().collect();
     let (uri, peer) = (http::Uri::from_static("/"), "127.0.0.1".parse().unwrap());

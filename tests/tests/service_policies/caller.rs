@@ -3,7 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use sluice_service::messages::{Entry, OVER_LIMIT, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use sluice_service::messages::{
+    AttributeContext, CheckRequest, CheckResponse, Entry, HttpRequest, HttpResponse, OVER_LIMIT,
+    RateLimitDescriptor, RateLimitRequest, RateLimitResponse, Request as ShownRequest,
+};
 use sluice_tests::authority::Authority;
 use tonic::client::Grpc;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Identity};
@@ -77,5 +80,31 @@ impl Caller {
         }
         let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
         Ok(self.grpc.unary(request, path, codec).await?.into_inner())
+    }
+
+    /// Shows the head of a request. Returns the status of a denial, or 200.
+    pub(crate) async fn shows(&mut self, target: &str, namespace: Option<&str>) -> Result<i32, Status> {
+        let bytes = |text: &str| text.as_bytes().to_vec().into();
+        let (method, path, host) = (bytes("GET"), bytes(target), bytes("shop.example"));
+        let http = HttpRequest { method, path, host, ..HttpRequest::default() };
+        let named = namespace.map(|namespace| ("sluice.dev/namespace".to_owned(), namespace.to_owned()));
+        let attributes = AttributeContext {
+            request: Some(ShownRequest { http: Some(http) }),
+            context_extensions: named.into_iter().collect(),
+            ..AttributeContext::default()
+        };
+        let path = "/envoy.service.auth.v3.Authorization/Check".parse().unwrap();
+        self.grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        let mut request = Request::new(CheckRequest { attributes: Some(attributes) });
+        request.set_timeout(Duration::from_secs(10));
+        if let Some(token) = &self.token {
+            request.metadata_mut().insert("authorization", token.parse().unwrap());
+        }
+        let codec = ProstCodec::<CheckRequest, CheckResponse>::default();
+        Ok(match self.grpc.unary(request, path, codec).await?.into_inner().http_response {
+            Some(HttpResponse::DeniedResponse(denied)) => denied.status.map_or(0, |status| status.code),
+            Some(HttpResponse::OkResponse(_)) => 200,
+            None => 0,
+        })
     }
 }

@@ -51,9 +51,8 @@ fn an_unknown_hint_is_ignored() {
 #[test]
 fn a_nack_names_the_limit_and_the_reason() {
     let adaptive = |minimum, initial, maximum| {
-        let kind = r#"{"gradient2":{"tolerancePercent":3,"queuePercent":5}}"#;
         json(&format!(
-            r#"{{"adaptive":{{"minimum":{minimum},"initial":{initial},"maximum":{maximum},"abandonedForMillis":1000,"kind":{kind}}}}}"#
+            r#"{{"adaptive":{{"gradient2":{{"minimum":{minimum},"initial":{initial},"maximum":{maximum}}},"abandonedForMillis":1000}}}}"#
         ))
     };
     for (json, expected) in [

@@ -3,12 +3,12 @@
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sluice_config::duration::Duration;
 use sluice_limiter::{self as limiter, RateError};
 use sluice_limiter::{Alignment, Bound, Burst, MAX_PERIOD_MS, MAX_WARM_UP_MS, MaxWait, SubWindows};
 
 use crate::checks::field::{Field, number};
 use crate::checks::redundant_rates::Relation;
-use crate::duration;
 use crate::policy::Rate;
 
 /// Default `coldFactor`, the one of Guava's `SmoothWarmingUp`.
@@ -82,8 +82,7 @@ pub struct SlidingWindowLog {
     /// Shortest time between two admitted requests of a client: a duration such as 500ms, at most the period.
     /// Default: no minimum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 2, max = 32), regex(pattern = duration::PATTERN))]
-    pub min_interval: Option<String>,
+    pub min_interval: Option<Duration>,
     /// If true, denied requests count as well: a client that keeps sending stays denied until it pauses for
     /// long enough. Default: false.
     #[serde(default)]
@@ -110,8 +109,7 @@ pub struct TokenBucket {
 #[serde(rename_all = "camelCase")]
 pub struct WarmUp {
     /// Time until the rate reaches its full speed: a duration from 1ms to 1h.
-    #[schemars(length(min = 2, max = 32), regex(pattern = duration::PATTERN))]
-    pub period: String,
+    pub period: Duration,
     /// Factor by which the rate is lower after a long pause, 2 to 100. Default: 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 2, max = 100))]
@@ -134,8 +132,7 @@ pub struct Gcra {
 pub struct LeakyBucket {
     /// Longest time for which a request is delayed: a duration from 1ms to 1h. A request that would have to
     /// wait longer is rejected immediately.
-    #[schemars(length(min = 2, max = 32), regex(pattern = duration::PATTERN))]
-    pub max_wait: String,
+    pub max_wait: Duration,
 }
 
 impl Default for Algorithm {
@@ -174,7 +171,7 @@ impl Algorithm {
             Self::SlidingWindowLog(SlidingWindowLog { min_interval, count_denied: _ }) => {
                 let at = at.at("slidingWindowLog.minInterval");
                 let min_interval = match min_interval {
-                    Some(text) => at.millis(text, MAX_PERIOD_MS)?,
+                    Some(interval) => at.millis(*interval, MAX_PERIOD_MS)?,
                     None => 0,
                 };
                 limiter::Algorithm::SlidingWindowLog { min_interval }
@@ -185,7 +182,7 @@ impl Algorithm {
                         .violation("cannot be combined with warmUp: remove one of them");
                 }
                 let at = at.at("tokenBucket.warmUp");
-                let millis = at.at("period").millis(&warm_up.period, MAX_WARM_UP_MS)?;
+                let millis = at.at("period").millis(warm_up.period, MAX_WARM_UP_MS)?;
                 let cold_factor = number(warm_up.cold_factor.unwrap_or(COLD_FACTOR));
                 limiter::Algorithm::WarmUp(
                     at.at("coldFactor").accept(limiter::WarmUp::new(millis, cold_factor))?,
@@ -202,7 +199,7 @@ impl Algorithm {
             }
             Self::LeakyBucket(LeakyBucket { max_wait }) => {
                 let at = at.at("leakyBucket.maxWait");
-                let millis = at.millis(max_wait, MAX_WAIT_MS)?;
+                let millis = at.millis(*max_wait, MAX_WAIT_MS)?;
                 limiter::Algorithm::LeakyBucket { max_wait: at.accept(MaxWait::from_millis(millis))? }
             }
         })
@@ -236,7 +233,7 @@ impl Algorithm {
     /// Warns of settings that are valid with every rate but probably not intended.
     pub(crate) fn warn(&self, at: &Field<'_>) {
         if let Self::LeakyBucket(LeakyBucket { max_wait }) = self
-            && duration::period(max_wait).is_ok_and(|wait| wait.millis() > PATIENCE_MS)
+            && max_wait.millis() > PATIENCE_MS
         {
             at.at("leakyBucket.maxWait")
                 .warning("is longer than 60s, and most clients and load balancers stop waiting by then");

@@ -2,11 +2,11 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sluice_config::duration::Duration;
 use sluice_config::policy::{self as compiled, Boosted};
 use sluice_limiter::{self as limiter, MAX_PERIOD_MS, Requests};
 
 use crate::checks::field::{Field, number};
-use crate::duration;
 use crate::policy::Rate;
 
 /// Strictness with which the rates are enforced. Exactly one field is required.
@@ -36,8 +36,7 @@ pub struct Soft {
     /// Time for which additional requests are admitted, beginning with the first: a duration from 1ms to
     /// 8784h. They are available again one whole period after the window of the last additional request.
     #[serde(rename = "for")]
-    #[schemars(length(min = 2, max = 32), regex(pattern = duration::PATTERN))]
-    pub duration: String,
+    pub duration: Duration,
 }
 
 /// A higher number of requests while the pod has spare capacity.
@@ -76,7 +75,7 @@ impl Enforcement {
     pub(crate) fn soft(&self, at: &Field<'_>) -> Option<limiter::Soft> {
         match self {
             Self::Soft(Soft { over_percent, duration }) => {
-                let millis = at.at("soft.for").millis(duration, MAX_PERIOD_MS)?;
+                let millis = at.at("soft.for").millis(*duration, MAX_PERIOD_MS)?;
                 at.at("soft.overPercent").accept(limiter::Soft::new(number(*over_percent), millis))
             }
             Self::Hard(_) | Self::Elastic(_) => None,

@@ -2,8 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use crate::duration;
+use sluice_config::duration::Duration;
 
 /// A number of requests per period.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
@@ -14,8 +13,7 @@ pub struct Rate {
     #[schemars(range(min = 0, max = 1_099_511_627_776i64))]
     pub requests: i64,
     /// Length of the period: a duration such as 500ms, 10s, 1m or 1h30m, from 1ms to 8784h (366 days).
-    #[schemars(length(min = 2, max = 32), regex(pattern = duration::PATTERN))]
-    pub per: String,
+    pub per: Duration,
     /// Number of sub-windows that the period is divided into, 1 to 60; only for slidingWindowCounter. More
     /// sub-windows count more exactly, and each takes a few bytes in the store. The period must divide into
     /// whole milliseconds. Default: 1.

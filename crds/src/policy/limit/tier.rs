@@ -3,8 +3,9 @@
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sluice_config::matches::Match;
 
-use crate::policy::{Match, Rate};
+use crate::policy::Rate;
 
 /// Some requests of a limit, and what it admits of them: exactly one of rates, unlimited and deny.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]

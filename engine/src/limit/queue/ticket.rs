@@ -77,7 +77,7 @@ impl LimitQueue {
 
     /// Returns how long a request may wait.
     pub(super) fn max_wait(&self) -> Duration {
-        Duration::from_millis(self.settings.max_wait_millis)
+        Duration::from_millis(self.settings.max_wait.millis())
     }
 
     /// Returns how many requests may wait.

@@ -101,7 +101,7 @@ impl Observation {
         match reason {
             NoResponse::Unreachable(status) => {
                 let counts =
-                    |outcomes: &sluice_config::policy::Outcomes| outcomes.has_status_code(status.as_u16());
+                    |outcomes: &sluice_config::policy::CountWhen| outcomes.has_status_code(status.as_u16());
                 self.counts = Some(terms.count_when.as_ref().is_none_or(counts));
                 // The application has done nothing.
                 self.cost = ResponseCost::Known(0);

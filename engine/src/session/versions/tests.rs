@@ -11,7 +11,7 @@ fn json(name: &str, limits: usize) -> String {
     let limits: Vec<_> = (0..limits)
         .map(|n| {
             serde_json::json!({"name": format!("l{n}"), "mode": "Enforce", "onMissing": "Shared",
-                "key": [{"header": "x-api-key"}],
+                "key": [{"header":{"name":"x-api-key"}}],
                 "kind": {"rates": {"base": [{"requests": 7, "periodMillis": 60_000, "algorithm": {"fixedWindow": "Clock"}}]}}})
         })
         .collect();

@@ -3,6 +3,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Wake};
 use std::time::Duration;
 
+use kube::api::ApiResource;
+
 use super::*;
 
 fn object(name: &str, uid: &str, generation: i64) -> DynamicObject {
@@ -91,8 +93,8 @@ async fn the_table_has_an_own_write_before_the_watch_reports_it() {
         "somebody has changed a label before the write"
     );
     assert_eq!(known(), "12", "the write was a later change");
-    assert_eq!(policies.apply_change(at("12")).1, Origin::OwnWrite);
-    assert_eq!(policies.apply_change(at("12")).1, Origin::Other, "it is reported once");
+    assert_eq!(policies.apply_change(at("12")).1, Origin::Known);
+    assert_eq!(policies.apply_change(at("12")).1, Origin::Known, "a list has it again");
     policies.apply(at("15"));
     policies.wrote(at("14"));
     assert_eq!(known(), "15", "the watch was faster than the response");
@@ -108,6 +110,24 @@ async fn the_table_has_an_own_write_before_the_watch_reports_it() {
     again.metadata.uid = Some("2".into());
     policies.wrote(again);
     assert_eq!(known(), "17", "of a policy that was created again");
+}
+
+#[tokio::test]
+async fn what_is_listed_with_another_spec_is_another_edit_though_nobody_has_edited_it() {
+    let policies = Policies::default();
+    let mut before = object("a", "1", 1);
+    before.metadata.resource_version = Some("9".into());
+    before.data = serde_json::json!({"spec": {"mode": "Shadow"}});
+    policies.apply(before.clone());
+    policies.list_is_complete();
+    assert_eq!(policies.apply_change(before.clone()).1, Origin::Known);
+    let mut after = before.clone();
+    after.data["spec"]["invented"] = "x".into();
+    assert_eq!(policies.apply_change(after.clone()).1, Origin::Other);
+    assert_eq!(policies.get(&key("a")).unwrap().data, after.data);
+    assert!(policies.publish_if_current(&key("a"), &before, || ()).is_none());
+    assert!(is_done(policies.superseded(&key("a"), &before)).await);
+    assert!(policies.publish_if_current(&key("a"), &after, || ()).is_some());
 }
 
 #[derive(Default)]

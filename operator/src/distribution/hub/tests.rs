@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use sluice_config::message::{PolicyFindings, PolicyReport, PublishedPolicy, Report, StoreReport};
+use sluice_config::message::{PolicyFindings, PolicyReport, PublishedPolicy, Report, StoreReport, VERSION};
 use sluice_config::{CompiledPolicy, PolicyHash};
 
 use super::*;
@@ -32,7 +32,7 @@ fn publish_one(hub: &Hub) -> PolicyHash {
 fn applied(hash: &PolicyHash) -> Report {
     Report {
         unreachable: Vec::new(),
-        version: 1,
+        version: VERSION,
         policies: [(
             "1".into(),
             PolicyReport::Applied { hash: hash.clone(), findings: PolicyFindings::NOTHING },

@@ -6,6 +6,7 @@ use crate::pod_selector::PodSelector;
 use serde_json::{Value, json};
 use sluice_config::CompiledPolicy;
 use sluice_config::KeySecret;
+use sluice_config::message::VERSION;
 use sluice_config::policy::Mode;
 use sluice_config::store_access::StoreAccess;
 use sluice_store::RedisOptions;
@@ -93,7 +94,7 @@ async fn replicas_are_sent_before_policies_and_seldom_for_many_changes() {
     set(2);
     let mut reader = begin(&hub);
     let live = |index: u32, count: u32| {
-        ("live".to_owned(), json!({"version": 1, "policies": {"1": {"index": index, "count": count}}}))
+        ("live".to_owned(), json!({"version": VERSION, "policies": {"1": {"index": index, "count": count}}}))
     };
     assert_eq!(reader.next().await, live(0, 2));
     assert_eq!(reader.next().await.0, "credentials");
@@ -251,18 +252,18 @@ async fn only_a_pod_that_a_policy_selects_may_reach_the_store() {
     let hub = hub();
     hub.set_stores(HubStores { default: StoreSource::Memory, ..HubStores::default() });
     let mut reader = begin(&hub);
-    assert_eq!(reader.next().await, ("credentials".into(), json!({"version": 1, "stores": {}})));
+    assert_eq!(reader.next().await, ("credentials".into(), json!({"version": VERSION, "stores": {}})));
     assert_eq!(reader.next().await.0, "policies");
     publish_to_all(&hub, "1", &strict());
-    let access = json!({"version": 1, "stores": {"default": "memory"}});
+    let access = json!({"version": VERSION, "stores": {"default": "memory"}});
     assert_eq!(reader.next().await, ("credentials".into(), access));
     assert_eq!(reader.next().await.0, "policies");
     // A policy that moves to another store keeps the old one until it has moved.
     publish_to_all(&hub, "1", &CompiledPolicy { store: "other".into(), ..strict() });
-    let both = json!({"version": 1, "stores": {"default": "memory", "other": "unconfigured"}});
+    let both = json!({"version": VERSION, "stores": {"default": "memory", "other": "unconfigured"}});
     assert_eq!(reader.next().await, ("credentials".into(), both));
     assert_eq!(reader.next().await.0, "policies");
-    let other = json!({"version": 1, "stores": {"other": "unconfigured"}});
+    let other = json!({"version": VERSION, "stores": {"other": "unconfigured"}});
     assert_eq!(reader.next().await, ("credentials".into(), other));
     // A pod that is no longer selected loses its access, after its last policy.
     hub.remove("1");
@@ -329,12 +330,12 @@ async fn a_sidecar_keeps_a_store_that_a_new_leader_cannot_resolve() {
     hub.set_stores(HubStores { unresolved, ..HubStores::default() });
     publish_to_all(&hub, "1", &CompiledPolicy { store: "other".into(), ..strict() });
     let mut reader = begin(&hub);
-    let kept = json!({"version": 1, "stores": {}, "keep": ["other"]});
+    let kept = json!({"version": VERSION, "stores": {}, "keep": ["other"]});
     assert_eq!(reader.next().await, ("credentials".into(), kept));
     assert_eq!(reader.next().await.0, "policies");
     let named = [(StoreKey::new("n", "other"), StoreSource::Memory)].into();
     hub.set_stores(HubStores { named, ..HubStores::default() });
-    assert_eq!(reader.next().await.1, json!({"version": 1, "stores": {"other": "memory"}}));
+    assert_eq!(reader.next().await.1, json!({"version": VERSION, "stores": {"other": "memory"}}));
 }
 
 /// The connection to a reader that takes nothing, not even the end of TLS.

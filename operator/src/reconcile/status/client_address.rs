@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use sluice_config::CompiledPolicy;
 use sluice_config::client_address::AddressHeader;
-use sluice_config::key::KeyPart;
 use sluice_config::policy::CompiledLimit;
 use sluice_crds::conditions::{reasons, types};
 
@@ -30,8 +29,10 @@ pub(super) fn client_address(observed: &Observed<'_>) -> Option<Finding> {
         // A gateway says the address.
         return None;
     }
-    let depends =
-        |limit: &CompiledLimit| limit.key.iter().any(KeyPart::is_client_address) || limit.reads_address();
+    let depends = |limit: &CompiledLimit| {
+        limit.key.iter().any(|part| part.source.is_client_address())
+            || limit.reads_address(&policy.expressions)
+    };
     if !policy.limits.iter().any(depends) {
         return None;
     }

@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::entry::BatchEntry;
-use super::operation::{MAX_WAITING, Operation, PendingOperation, Responder};
+use super::operation::{Callers, MAX_WAITING, Operation, PendingOperation};
 use super::runs::{Run, arrange};
-use crate::check::{CheckRequest, CheckResponse, Counter};
+use crate::check::{CheckRequest, Counter};
 use crate::failure::StoreError;
 use crate::redis::scripts::Script;
 
@@ -22,7 +21,7 @@ pub(crate) const MAX_RECORDS: usize = 128;
 #[derive(Debug)]
 pub(crate) struct Batch {
     script: Script,
-    entries: Vec<BatchEntry>,
+    entries: Vec<Operation>,
     /// The runs that the entries form, for the script for runs. Empty until [`Batch::arrange`].
     runs: Vec<Run>,
     callers: usize,
@@ -42,13 +41,13 @@ impl Batch {
     /// The batch of these entries, whose first caller gives up at the deadline.
     pub(crate) fn of_entries(
         script: Script,
-        entries: Vec<BatchEntry>,
+        entries: Vec<Operation>,
         first_deadline: Option<Instant>,
     ) -> Self {
         Self {
             script,
-            callers: entries.iter().map(BatchEntry::callers).sum(),
-            records: entries.iter().map(BatchEntry::records).sum(),
+            callers: entries.iter().map(Operation::callers).sum(),
+            records: entries.iter().map(Operation::records).sum(),
             entries,
             runs: Vec::new(),
             first_deadline,
@@ -69,12 +68,12 @@ impl Batch {
             _ => None,
         };
         if let (Some(hash), Operation::Check(check, _)) = (hash, &operation)
-            && let Some(BatchEntry::Merged(known, callers)) =
+            && let Some(Operation::Check(known, callers)) =
                 self.known.get(&hash).and_then(|&at| self.entries.get_mut(at))
             && is_equal(known, check)
         {
-            if let Operation::Check(_, caller) = operation {
-                callers.push(caller);
+            if let Operation::Check(_, others) = operation {
+                callers.extend(others);
             }
             self.callers += 1;
             self.first_deadline = self.first_deadline.into_iter().chain([deadline]).min();
@@ -90,10 +89,7 @@ impl Batch {
         if let Some(hash) = hash {
             self.known.insert(hash, self.entries.len());
         }
-        self.entries.push(match operation {
-            Operation::Check(check, caller) => BatchEntry::Merged(check, vec![caller]),
-            other => BatchEntry::Single(other),
-        });
+        self.entries.push(operation);
         None
     }
 
@@ -150,20 +146,20 @@ impl Batch {
     }
 
     /// Returns the entries, and the runs that they form.
-    pub(crate) fn entries(&self) -> (&[BatchEntry], &[Run]) {
+    pub(crate) fn entries(&self) -> (&[Operation], &[Run]) {
         (&self.entries, &self.runs)
     }
 
     /// Takes the batch apart, in the order of the script call.
-    pub(crate) fn into_entries(self) -> Vec<BatchEntry> {
+    pub(crate) fn into_entries(self) -> Vec<Operation> {
         self.entries
     }
 
     /// Returns the check and its callers if the batch consists of one check of several counters.
     #[expect(clippy::result_large_err, reason = "any other batch is returned unchanged")]
-    pub(crate) fn into_check(mut self) -> Result<(CheckRequest, Vec<Responder<CheckResponse>>), Self> {
+    pub(crate) fn into_check(mut self) -> Result<(CheckRequest, Callers), Self> {
         match (self.entries.pop(), self.entries.is_empty()) {
-            (Some(BatchEntry::Merged(check, callers)), true) if check.len() > 1 => Ok((check, callers)),
+            (Some(Operation::Check(check, callers)), true) if check.len() > 1 => Ok((check, callers)),
             (entry, _) => {
                 self.entries.extend(entry);
                 Err(self)
@@ -204,13 +200,13 @@ impl Batch {
 
     /// Returns an error to all callers.
     pub(crate) fn fail(self, error: &StoreError) {
-        self.entries.into_iter().for_each(|entry| entry.fail(error));
+        self.entries.into_iter().for_each(|entry| entry.fail(error.clone()));
     }
 }
 
 /// Sorts plain checks by limit and number of callers. Splits off those whose counter another one has: the plain
 /// script reads all values at once, so it cannot charge a counter twice.
-fn split_repeated(entries: &mut Vec<BatchEntry>) -> Vec<BatchEntry> {
+fn split_repeated(entries: &mut Vec<Operation>) -> Vec<Operation> {
     if entries.len() == 1 {
         return Vec::new();
     }
@@ -253,7 +249,7 @@ mod tests {
 
     fn pending(limit: &Arc<LimitSpec>, key: u128, cost: u64) -> PendingOperation {
         let check = smallvec![Counter { limit: limit.clone(), key: KeyHash(key), cost }];
-        let operation = Operation::Check(check, oneshot::channel().0);
+        let operation = Operation::check(check, oneshot::channel().0);
         PendingOperation { operation, deadline: Instant::now() }
     }
 

@@ -3,19 +3,16 @@
 //!
 //! - [`operation`]: one operation on the store, and where its result goes.
 //! - [`group`]: which operations may share a script call.
-//! - [`entry`]: an operation inside a batch; equal checks share one entry.
 //! - [`runs`]: checks of one shape, which one call decides together.
 //! - [`batch`]: the batch itself.
 
 #[expect(clippy::module_inception, reason = "the file has the name of its main type")]
 mod batch;
-mod entry;
 mod group;
 mod operation;
 mod runs;
 
 pub(crate) use batch::{Batch, MAX_RECORDS};
-pub(crate) use entry::BatchEntry;
 pub(crate) use group::BatchGroup;
 pub(crate) use operation::{MAX_WAITING, Operation, PendingOperation, Responder};
 pub(crate) use runs::{Run, others};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use super::entry::BatchEntry;
+use super::operation::Operation;
 use crate::check::{Counter, LimitSpec};
 
 /// Consecutive checks of one shape in a script call.
@@ -28,7 +28,7 @@ struct Shape {
 }
 
 /// Sorts the entries by run. Splits off those that no run can take.
-pub(super) fn arrange(entries: &mut Vec<BatchEntry>) -> (Vec<Run>, Vec<BatchEntry>) {
+pub(super) fn arrange(entries: &mut Vec<Operation>) -> (Vec<Run>, Vec<Operation>) {
     let mut shapes: Vec<Shape> = Vec::new();
     let mut runs: Vec<Run> = Vec::new();
     let mut run_of = Vec::with_capacity(entries.len());
@@ -83,14 +83,14 @@ fn own_counter(counters: &[Counter], uses: &CounterUses<'_>) -> Option<usize> {
 struct CounterUses<'a>(HashMap<u128, SmallVec<[(&'a str, u32); 2]>, foldhash::fast::RandomState>);
 
 impl<'a> CounterUses<'a> {
-    fn count(entries: &'a [BatchEntry]) -> Self {
+    fn count(entries: &'a [Operation]) -> Self {
         let mut all =
             HashMap::with_capacity_and_hasher(entries.len(), foldhash::fast::RandomState::default());
-        for (scope, key) in entries.iter().flat_map(BatchEntry::names) {
+        for (limit, key) in entries.iter().flat_map(Operation::keys) {
             let scopes: &mut SmallVec<[(&str, u32); 2]> = all.entry(key.0).or_default();
-            match scopes.iter_mut().find(|(known, _)| *known == scope) {
+            match scopes.iter_mut().find(|(known, _)| *known == limit.scope) {
                 Some((_, uses)) => *uses += 1,
-                None => scopes.push((scope, 1)),
+                None => scopes.push((&limit.scope, 1)),
             }
         }
         Self(all)
@@ -111,7 +111,6 @@ mod tests {
 
     use super::*;
     use crate::check::{CheckRequest, KeyHash};
-    use crate::redis::batch::operation::Operation;
 
     fn limit(scope: &str, periods: &[u64]) -> Arc<LimitSpec> {
         let rate = |&period| {
@@ -121,25 +120,22 @@ mod tests {
         Arc::new(LimitSpec::new(scope, periods.iter().map(rate).collect()))
     }
 
-    fn entry(counters: &[(&Arc<LimitSpec>, u128, u64)], callers: usize) -> BatchEntry {
+    fn entry(counters: &[(&Arc<LimitSpec>, u128, u64)], callers: usize) -> Operation {
         let counter = |&(limit, key, cost): &(&Arc<LimitSpec>, _, _)| Counter {
             limit: Arc::clone(limit),
             key: KeyHash(key),
             cost,
         };
         let check: CheckRequest = counters.iter().map(counter).collect();
-        match callers {
-            1 => BatchEntry::Single(Operation::Check(check, oneshot::channel().0)),
-            _ => BatchEntry::Merged(check, (0..callers).map(|_| oneshot::channel().0).collect()),
-        }
+        Operation::Check(check, (0..callers).map(|_| oneshot::channel().0).collect())
     }
 
-    fn keys(entries: &[BatchEntry]) -> Vec<u128> {
+    fn keys(entries: &[Operation]) -> Vec<u128> {
         entries.iter().map(|entry| entry.counters()[0].key.0).collect()
     }
 
     /// Returns the runs, and the first keys of the entries that they do not take.
-    fn arranged(entries: &mut Vec<BatchEntry>) -> (Vec<(usize, usize)>, Vec<u128>) {
+    fn arranged(entries: &mut Vec<Operation>) -> (Vec<(usize, usize)>, Vec<u128>) {
         let (runs, rest) = arrange(entries);
         (runs.iter().map(|run| (run.checks, run.own)).collect(), keys(&rest))
     }

@@ -110,7 +110,9 @@ impl Intake {
         let mut next = Some(first);
         while let Some(item) = next {
             let left = match item {
-                QueueItem::New(_, pending) if pending.is_abandoned() || pending.deadline < near_deadline => {
+                QueueItem::New(_, pending)
+                    if pending.operation.is_abandoned() || pending.deadline < near_deadline =>
+                {
                     add(&metrics.expired, 1);
                     pending.operation.fail(StoreError::Timeout);
                     None

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::time::{Duration, Instant};
 
 use crate::check::{Counter, LimitSpec};
-use crate::redis::batch::{Batch, BatchEntry, Operation};
+use crate::redis::batch::{Batch, Operation};
 use crate::redis::scripts::Script;
 
 /// Duration for which the general script decides all checks of a limit after an undecided one.
@@ -34,7 +34,7 @@ impl ScriptChoice {
     /// Records a batch of undecided checks.
     pub(super) fn record_undecided(&mut self, batch: &Batch, now: Instant) {
         self.general_until.retain(|_, until| now < *until);
-        for counter in batch.entries().0.iter().flat_map(BatchEntry::counters) {
+        for counter in batch.entries().0.iter().flat_map(Operation::counters) {
             self.general_until.insert(address(&counter.limit), now + GENERAL_FOR);
         }
     }

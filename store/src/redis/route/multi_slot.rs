@@ -53,7 +53,7 @@ pub(crate) async fn check(
     let mut rest = split(check, groups).into_iter();
     for part in rest.by_ref() {
         let response =
-            cluster.send(part.group, deadline, |caller| Operation::Check(part.check.clone(), caller)).await?;
+            cluster.send(part.group, deadline, |caller| Operation::check(part.check.clone(), caller)).await?;
         if response.admitted {
             reservations.charged.push((part, response));
             continue;
@@ -102,7 +102,7 @@ fn split(check: &CheckRequest, groups: &[BatchGroup]) -> Vec<GroupCheck> {
 async fn peek(cluster: &Cluster, part: &GroupCheck, deadline: Instant) -> CheckResponse {
     let peek: CheckRequest =
         part.check.iter().map(|counter| Counter { cost: 0, ..counter.clone() }).collect();
-    match cluster.send(part.group, deadline, |caller| Operation::Check(peek, caller)).await {
+    match cluster.send(part.group, deadline, |caller| Operation::check(peek, caller)).await {
         Ok(mut response) => {
             for (decision, cost) in response.decisions.iter_mut().zip(costs(&part.check)) {
                 decision.admitted = decision.admitted && decision.remaining >= cost;

@@ -9,7 +9,7 @@ use super::key_names::KeyNames;
 use crate::check::LimitSpec;
 use crate::failure::StoreFault;
 use crate::key_usage::{CounterSet, KeyUsage, KeyUsages};
-use crate::redis::batch::{Batch, BatchEntry, Operation, others};
+use crate::redis::batch::{Batch, Operation, others};
 use crate::redis::scripts::Script;
 
 /// A reply that does not have the form that the script returns.
@@ -128,7 +128,7 @@ impl Reply {
     /// Reads the results of a run.
     fn run(
         &mut self,
-        checks: &[BatchEntry],
+        checks: &[Operation],
         own: usize,
         names: &KeyNames,
         results: &mut Vec<EntryResult>,
@@ -163,7 +163,7 @@ impl Reply {
     /// each. Returns the number of admitted callers as well.
     fn check_of_run(
         &mut self,
-        check: &BatchEntry,
+        check: &Operation,
         own: usize,
         shared: &[Record],
         names: &KeyNames,
@@ -209,9 +209,9 @@ impl Reply {
         Ok(Record { current, previous, ..Record::empty(rate.tag(), self.micros) })
     }
 
-    fn result(&mut self, entry: &BatchEntry) -> Result<EntryResult, InvalidReply> {
+    fn result(&mut self, entry: &Operation) -> Result<EntryResult, InvalidReply> {
         let first = integer(&mut self.rest)?;
-        if let BatchEntry::Single(Operation::Settle(..) | Operation::Reset(..)) = entry {
+        if let Operation::Settle(..) | Operation::Reset(..) = entry {
             let found = match first {
                 0 => SlotsFound::Enough,
                 RESET => SlotsFound::Reset,
@@ -220,14 +220,14 @@ impl Reply {
             };
             return Ok(broken(first).unwrap_or(EntryResult::Settled(found)));
         }
-        if let BatchEntry::Single(Operation::Find(..)) = entry {
+        if let Operation::Find(..) = entry {
             let [cost, millis, micros] =
                 [count(&mut self.rest)?, count(&mut self.rest)?, count(&mut self.rest)?];
             let id = u64::try_from(first).ok().and_then(|id| Holder::new(id).ok());
             let found = id.map(|id| Reserved { id, cost, charged: millis * 1000 + micros });
             return Ok(broken(first).unwrap_or(EntryResult::Found(found)));
         }
-        if let BatchEntry::Single(Operation::Take(_, more, _)) = entry {
+        if let Operation::Take(_, more, _) = entry {
             match first {
                 1 => {}
                 0 => return Ok(EntryResult::Taken(false)),
@@ -243,7 +243,7 @@ impl Reply {
         if let Some(result) = broken(first) {
             return Ok(result);
         }
-        if let BatchEntry::Single(Operation::Charge(counter, _)) = entry {
+        if let Operation::Charge(counter, _) = entry {
             // Nobody needs the state afterwards.
             counter.limit.rates.iter().try_for_each(|rate| self.state(rate).map(drop))?;
             return Ok(EntryResult::Settled(SlotsFound::Enough));
@@ -257,7 +257,7 @@ impl Reply {
     /// Reads what the general script returns about new keys, after the results of all entries.
     fn key_usages(
         &mut self,
-        entries: &[BatchEntry],
+        entries: &[Operation],
         names: &KeyNames,
         results: &mut [EntryResult],
     ) -> Result<(), InvalidReply> {
@@ -265,10 +265,10 @@ impl Reply {
             let (place, keys) = (count(&mut self.rest)?, count(&mut self.rest)?);
             let (entry, counter) = ((place / 32) as usize, place % 32);
             let counters = match entries.get(entry) {
-                Some(BatchEntry::Single(
-                    Operation::Charge(counter, _) | Operation::Take(_, Some(counter), _),
-                )) => std::slice::from_ref(counter),
-                entry => entry.map_or(&[][..], BatchEntry::counters),
+                Some(Operation::Charge(counter, _) | Operation::Take(_, Some(counter), _)) => {
+                    std::slice::from_ref(counter)
+                }
+                entry => entry.map_or(&[][..], Operation::counters),
             };
             let limit = &counters.get(counter as usize).ok_or(InvalidReply)?.limit;
             if let Some(EntryResult::Decided(_, _, new)) = results.get_mut(entry) {

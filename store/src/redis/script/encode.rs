@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::call::{ScriptArguments, pack};
 use super::key_names::KeyNames;
 use crate::check::{Counter, KeyHash, LimitSpec, Lookup, Settlement, Taking};
-use crate::redis::batch::{Batch, BatchEntry, Operation, Run, others};
+use crate::redis::batch::{Batch, Operation, Run, others};
 use crate::redis::scripts::Script;
 
 /// The properties of a call that its operations have in common.
@@ -46,15 +46,15 @@ pub(crate) fn encode(batch: &Batch, context: CallContext<'_>) -> ScriptArguments
 }
 
 /// Encodes one group for neighbours with the same limit and as many callers.
-fn encode_plain(script: Script, entries: &[BatchEntry], context: CallContext<'_>) -> ScriptArguments {
+fn encode_plain(script: Script, entries: &[Operation], context: CallContext<'_>) -> ScriptArguments {
     let names = context.names;
-    let shape = |entry: &BatchEntry| {
+    let shape = |entry: &Operation| {
         let limit = entry.counters().first().map(|counter| Arc::as_ptr(&counter.limit));
         (limit, entry.times())
     };
     let (mut payload, mut keys) = (Vec::with_capacity(26), Vec::with_capacity(entries.len()));
     for group in entries.chunk_by(|one, other| shape(one) == shape(other)) {
-        let mut counters = group.iter().flat_map(BatchEntry::counters);
+        let mut counters = group.iter().flat_map(Operation::counters);
         keys.extend(counters.clone().map(|counter| names.of_counter(counter)));
         let limit = counters.next().map(|counter| &*counter.limit);
         let rate = limit.and_then(|limit| limit.rates.first());
@@ -67,14 +67,14 @@ fn encode_plain(script: Script, entries: &[BatchEntry], context: CallContext<'_>
 }
 
 /// Encodes runs, one after another.
-fn encode_runs(entries: &[BatchEntry], runs: &[Run], context: CallContext<'_>) -> ScriptArguments {
+fn encode_runs(entries: &[Operation], runs: &[Run], context: CallContext<'_>) -> ScriptArguments {
     let names = context.names;
     let (mut payload, mut keys) = (Vec::new(), Vec::with_capacity(entries.len() + 1));
     let mut rest = entries;
     for run in runs {
         let (checks, later) = rest.split_at(run.checks);
         rest = later;
-        let Some(first) = checks.first().map(BatchEntry::counters) else { continue };
+        let Some(first) = checks.first().map(Operation::counters) else { continue };
         let (own, shared) = (&first[run.own].limit.rates, others(first, run.own));
         push_time(&mut payload, context.deadline);
         push_counts(&mut payload, checks);
@@ -101,8 +101,8 @@ fn rate_bytes(rate: &Rate) -> impl Iterator<Item = u8> + use<> {
 }
 
 /// Appends the number of callers of each check, and the number of checks.
-fn push_counts(payload: &mut Vec<u8>, checks: &[BatchEntry]) {
-    let callers = checks.first().map_or(0, BatchEntry::times);
+fn push_counts(payload: &mut Vec<u8>, checks: &[Operation]) {
+    let callers = checks.first().map_or(0, Operation::times);
     payload.extend((callers as u16).to_le_bytes());
     payload.extend((checks.len() as u16).to_le_bytes());
 }
@@ -118,17 +118,17 @@ const LOOKUP: u64 = 5;
 /// The number of a taking.
 const TAKING: u64 = 6;
 
-fn encode_general(entries: &[BatchEntry], context: CallContext<'_>) -> ScriptArguments {
+fn encode_general(entries: &[Operation], context: CallContext<'_>) -> ScriptArguments {
     let mut encoder = Encoder::new(context);
     for entry in entries {
         match entry {
-            BatchEntry::Single(Operation::Settle(settlement, _)) => encoder.settlement(settlement),
-            BatchEntry::Single(Operation::Charge(counter, _)) => {
+            Operation::Settle(settlement, _) => encoder.settlement(settlement),
+            Operation::Charge(counter, _) => {
                 encoder.check(CHARGE, std::slice::from_ref(counter), 1);
             }
-            BatchEntry::Single(Operation::Reset(counter, _)) => encoder.reset(counter),
-            BatchEntry::Single(Operation::Find(lookup, _)) => encoder.lookup(lookup),
-            BatchEntry::Single(Operation::Take(taking, more, _)) => encoder.taking(taking, more.as_ref()),
+            Operation::Reset(counter, _) => encoder.reset(counter),
+            Operation::Find(lookup, _) => encoder.lookup(lookup),
+            Operation::Take(taking, more, _) => encoder.taking(taking, more.as_ref()),
             check => encoder.check(CHECK, check.counters(), check.times()),
         }
     }

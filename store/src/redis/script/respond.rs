@@ -9,7 +9,7 @@ use super::decode::{EntryResult, InvalidReply, Reply, State, States};
 use super::key_names::KeyNames;
 use crate::check::{CheckResponse, Counter, Grant};
 use crate::failure::{StoreError, StoreFault};
-use crate::redis::batch::{Batch, BatchEntry, Operation};
+use crate::redis::batch::{Batch, Operation};
 use crate::redis::scripts::Script;
 
 /// Sends a response to every caller of the batch whose check is decided. Returns the others, as a batch for the
@@ -37,53 +37,48 @@ pub(crate) fn respond(
 
 /// Sends the responses of one entry. Of equal checks the first `admitted` pass, each with the state after its
 /// own charge.
-fn respond_to_entry(entry: BatchEntry, result: EntryResult, now: u64) {
+fn respond_to_entry(entry: Operation, result: EntryResult, now: u64) {
     let (admitted, after, new) = match result {
         EntryResult::Decided(admitted, after, new) => (admitted, after, new),
         EntryResult::Settled(found) => {
             match entry {
-                BatchEntry::Single(Operation::Settle(_, caller)) => drop(caller.send(Ok(found))),
-                BatchEntry::Single(Operation::Charge(_, caller)) => drop(caller.send(Ok(()))),
-                BatchEntry::Single(Operation::Reset(_, caller)) => drop(caller.send(Ok(now))),
-                BatchEntry::Single(
-                    Operation::Check(..) | Operation::Acquire(..) | Operation::Find(..) | Operation::Take(..),
-                )
-                | BatchEntry::Merged(..) => {}
+                Operation::Settle(_, caller) => drop(caller.send(Ok(found))),
+                Operation::Charge(_, caller) => drop(caller.send(Ok(()))),
+                Operation::Reset(_, caller) => drop(caller.send(Ok(now))),
+                Operation::Check(..) | Operation::Acquire(..) | Operation::Find(..) | Operation::Take(..) => {
+                }
             }
             return;
         }
         EntryResult::Found(found) => {
-            if let BatchEntry::Single(Operation::Find(_, caller)) = entry {
+            if let Operation::Find(_, caller) = entry {
                 let _ = caller.send(Ok(found));
             }
             return;
         }
         EntryResult::Taken(taken) => {
-            if let BatchEntry::Single(Operation::Take(.., caller)) = entry {
+            if let Operation::Take(.., caller) = entry {
                 let _ = caller.send(Ok(taken));
             }
             return;
         }
-        EntryResult::Broken(fault) => return entry.fail(&StoreError::Unavailable(fault)),
-        EntryResult::Undecided => return entry.fail(&StoreError::Unavailable(StoreFault::Nonsense)),
+        EntryResult::Broken(fault) => return entry.fail(StoreError::Unavailable(fault)),
+        EntryResult::Undecided => return entry.fail(StoreError::Unavailable(StoreFault::Nonsense)),
     };
     let with_new_keys =
         |response| CheckResponse { created: new.created, key_usages: new.usages.clone(), ..response };
     match entry {
-        BatchEntry::Merged(check, callers) => {
+        Operation::Check(check, callers) => {
             for (index, caller) in (0u64..).zip(callers) {
                 let _ = caller.send(Ok(with_new_keys(response(&check, &after, admitted, index, now))));
             }
         }
-        BatchEntry::Single(Operation::Check(check, caller)) => {
-            let _ = caller.send(Ok(with_new_keys(response(&check, &after, admitted, 0, now))));
-        }
-        BatchEntry::Single(Operation::Acquire(counter, wanted, caller)) => {
+        Operation::Acquire(counter, wanted, caller) => {
             let granted = admitted.min(wanted);
             let response = with_new_keys(response(&[counter], &after, granted, granted, now));
             let _ = caller.send(Ok(Grant { granted, response }));
         }
-        BatchEntry::Single(correction) => correction.fail(StoreError::Unavailable(StoreFault::Nonsense)),
+        correction => correction.fail(StoreError::Unavailable(StoreFault::Nonsense)),
     }
 }
 

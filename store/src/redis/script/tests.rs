@@ -26,7 +26,7 @@ fn check(requests: u64, cost: u64) -> CheckRequest {
 
 fn pending(check: CheckRequest) -> (PendingOperation, oneshot::Receiver<CheckResult>) {
     let (caller, receiver) = oneshot::channel();
-    (PendingOperation { operation: Operation::Check(check, caller), deadline: Instant::now() }, receiver)
+    (PendingOperation { operation: Operation::check(check, caller), deadline: Instant::now() }, receiver)
 }
 
 type CheckResult = Result<crate::check::CheckResponse, crate::failure::StoreError>;

@@ -146,8 +146,12 @@ impl World {
             return code;
         }
         let mut records = self.records(&name).to_vec();
-        let known =
-            settlement.limit.rates.iter().any(|rate| records.iter().any(|record| record.tag == rate.tag()));
+        let rates = &settlement.limit.rates;
+        let is_stored = |rate: &Rate| records.iter().any(|record| record.tag == rate.tag());
+        let is_former = |record: &Record| rates.iter().all(|rate| record.tag != rate.tag());
+        let begins = rates.iter().any(|rate| rate.tag().has_clock_windows() && !is_stored(rate));
+        let has_former = records.iter().any(|record| record.tag.has_clock_windows() && is_former(record));
+        let known = rates.iter().any(is_stored) || begins && has_former;
         let found = settle(settlement, &mut records, self.now);
         if known || matches!(found, SlotsFound::Fewer(_)) {
             self.write(&name, records);

@@ -21,10 +21,27 @@ const MOST: usize = 20;
 fn policy(limits: &[String]) -> PreparedPolicy {
     let json = format!(
         r#"{{"namespace":"n","name":"p","mode":"Enforce","onStoreFailure":"Allow","consistency":"Strict","ambiguousPaths":"Match",
-        "limits":[{}]}}"#,
-        limits.join(",")
+        "limits":[{}],"expressions":{{{}}}}}"#,
+        limits.join(","),
+        expressions()
     );
     PreparedPolicy::with_blobs(&json, &banning().1).unwrap()
+}
+
+/// Returns the expressions of all policies, by their texts.
+fn expressions() -> String {
+    let mut all = r#""path":{"root":{"attribute":"path"}}"#.to_owned();
+    for n in 0..64 {
+        let _ = write!(all, r#","any {n}":{{"root":{{"any":["#);
+        for kind in ["query", "cookie", "header"] {
+            let _ = write!(
+                all,
+                r#"{{"test":["contains",[{{"field":{{"{kind}":"plan"}}}},{{"text":"free{n}"}}]]}},"#
+            );
+        }
+        let _ = write!(all, r#"{{"test":["endsWith",[{{"attribute":"path"}},{{"text":"/z{n}"}}]]}}]}}}}"#);
+    }
+    all
 }
 
 /// Returns the hash of a table of overrides that bans a client, and the table.
@@ -37,7 +54,7 @@ fn banning() -> (BlobHash, Blobs) {
 }
 
 fn limit(n: usize, fields: &str) -> String {
-    let key = r#"[{"header":"x-api-key"},{"path":[]}]"#.replace(r#"{"path":[]}"#, r#""path""#);
+    let key = r#"[{"header":{"name":"x-api-key"}},{"path":{}}]"#;
     format!(
         r#"{{"name":"l{n}","mode":"Enforce","onMissing":"Skip","key":{key},"kind":{{"rates":{{"base":[{RATE}]}}}}{fields}}}"#
     )
@@ -48,47 +65,34 @@ fn matching(conditions: &[String]) -> String {
 }
 
 fn on(part: &str, name: &str, value: &str) -> String {
-    format!(r#"{{"{part}":[{{"name":"{name}","value":{value}}}]}}"#)
+    format!(r#"{{"{part}":[{{"name":"{name}",{value}}}]}}"#)
 }
 
 /// Returns policies up to the largest that admission permits for a pod: a thousand limits, 256 regular expressions, 64 expressions.
 fn policies() -> Vec<(&'static str, PreparedPolicy)> {
     let three = |n: usize| {
-        let exact = format!(r#"{{"exact":"free{n}"}}"#);
+        let exact = format!(r#""exact":"free{n}""#);
         let parts = ["query", "cookies", "headers"].map(|part| on(part, "plan", &exact));
         limit(n, &matching(&[&parts[..], &parts.clone().map(|part| part.replace("plan", "other"))].concat()))
     };
-    let cel = |n: usize| {
-        let field = |kind: &str| format!(r#"{{"field":{{"{kind}":"plan"}}}}"#);
-        let mut any = String::new();
-        for kind in ["query", "cookie", "header"] {
-            let _ = write!(any, r#"{{"test":["contains",[{},{{"text":"free{n}"}}]]}},"#, field(kind));
-        }
-        limit(
-            n,
-            &format!(
-                r#","when":{{"root":{{"any":[{any}{{"test":["endsWith",[{{"attribute":"path"}},{{"text":"/z{n}"}}]]}}]}}}}"#
-            ),
-        )
-    };
+    let cel = |n: usize| limit(n, &format!(r#","when":"any {n}""#));
     let regex = |n: usize| {
-        let path = format!(r#"{{"path":{{"pattern":{{"regex":"/.*/z{n}"}},"caseSensitive":false}}}}"#);
-        let value = format!(r#"{{"regex":".*z{n}"}}"#);
+        let path = format!(r#"{{"path":{{"regex":"/.*/z{n}"}}}}"#);
+        let value = format!(r#""regex":".*z{n}""#);
         limit(n, &matching(&[path, on("query", "plan", &value), on("headers", "plan", &value)]))
     };
     let prefix = |n: usize| {
-        let path =
-            |n: usize| format!(r#"{{"path":{{"pattern":{{"prefix":"/a/{n}"}},"caseSensitive":false}}}}"#);
+        let path = |n: usize| format!(r#"{{"path":{{"prefix":"/a/{n}"}}}}"#);
         limit(n, &matching(&(8 * n..8 * n + 8).map(path).collect::<Vec<_>>()))
     };
     let banned = |n: usize| {
         let parts = [
-            r#"{"query":"plan"}"#,
-            r#"{"cookie":"plan"}"#,
-            r#"{"header":"plan"}"#,
-            r#""path""#,
+            r#"{"query":{"name":"plan"}}"#,
+            r#"{"cookie":{"name":"plan"}}"#,
+            r#"{"header":{"name":"plan"}}"#,
+            r#"{"path":{}}"#,
             r#"{"pathTemplate":{"templates":["/a/{id}/b","/{id}/a","/b/{id}"],"variable":"id"}}"#,
-            r#"{"expression":{"root":{"attribute":"path"}}}"#,
+            r#"{"cel":{"expression":"path"}}"#,
         ];
         let rates = format!(r#"{{"base":[{RATE}],"overrides":"{}"}}"#, banning().0);
         let (key, kind) = (parts[n % 6], format!(r#"{{"rates":{rates}}}"#));

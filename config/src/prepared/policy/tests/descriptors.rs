@@ -11,12 +11,12 @@ fn policy(on_missing: &str) -> PreparedPolicy {
     let json = format!(
         r#"{{"namespace":"shop","name":"p","mode":"Enforce","onStoreFailure":"Deny","consistency":"Strict","ambiguousPaths":"Match","limits":[
             {{"name":"both","mode":"Enforce","matches":[
-                {{"path":{{"pattern":{{"prefix":"/pay"}},"caseSensitive":false}}}},
-                {{"rls":{{"domain":"shop","entries":[{{"key":"route","value":{{"exact":"pay"}}}},{{"key":"ip"}},{{"key":"user"}}]}}}}],
-              "key":[{{"header":"x-user"}},{{"clientIp":{{"ipv4Prefix":24,"ipv6Prefix":64}}}}],"entryKeys":["user","ip"],"onMissing":"{on_missing}",
+                {{"path":{{"prefix":"/pay"}}}},
+                {{"rls":{{"domain":"shop","entries":[{{"key":"route","value":"pay"}},{{"key":"ip"}},{{"key":"user"}}]}}}}],
+              "key":[{{"header":{{"name":"x-user"}},"descriptorKey":"user"}},{{"clientIP":{{"ipv4Prefix":24,"ipv6Prefix":64}},"descriptorKey":"ip"}}],"onMissing":"{on_missing}",
               "kind":{{"rates":{{"base":[{{"requests":5,"periodMillis":60000,"algorithm":{{"fixedWindow":"Clock"}}}}]}}}}}},
             {{"name":"gateway","mode":"Enforce","matches":[{{"rls":{{"domain":"shop","entries":[{{"key":"tenant"}}]}}}}],
-              "key":[{{"descriptor":"tenant"}}],"entryKeys":["tenant"],"onMissing":"Shared","maxOverride":100,
+              "key":[{{"descriptor":{{"key":"tenant"}}}}],"onMissing":"Shared","maxOverride":100,
               "kind":{{"rates":{{"base":[{{"requests":5,"periodMillis":60000,"algorithm":{{"fixedWindow":"Clock"}}}}]}}}}}}]}}"#
     );
     PreparedPolicy::from_json(&json).unwrap()

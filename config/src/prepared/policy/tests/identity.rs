@@ -78,9 +78,9 @@ impl Limit {
     }
 }
 
-const HEADER: &str = r#"{"header":"x-api-key"}"#;
-const QUERY: &str = r#"{"query":"plan"}"#;
-const COOKIE: &str = r#"{"cookie":"session"}"#;
+const HEADER: &str = r#"{"header":{"name":"x-api-key"}}"#;
+const QUERY: &str = r#"{"query":{"name":"plan"}}"#;
+const COOKIE: &str = r#"{"cookie":{"name":"session"}}"#;
 const PATH: &str = r#"{"pathTemplate":{"templates":["/t/{id}/x"],"variable":"id"}}"#;
 
 /// Returns the target and the lines of a request that has a value under another spelling of the name, or at another place.
@@ -289,7 +289,7 @@ fn a_ban_holds_for_what_cannot_be_read_whole() {
     assert_eq!(Limit::of(QUERY).apply(&format!("/?{pairs}"), &[]), Outcome::Banned);
     // Without a ban nobody is in doubt.
     let plain = r#"{"namespace":"n","name":"p","mode":"Enforce","onStoreFailure":"Allow","consistency":"Strict",
-        "ambiguousPaths":"Match","limits":[{"name":"l","mode":"Enforce","onMissing":"Skip","key":[{"header":"x-api-key"}],
+        "ambiguousPaths":"Match","limits":[{"name":"l","mode":"Enforce","onMissing":"Skip","key":[{"header":{"name":"x-api-key"}}],
         "kind":{"rates":{"base":[{"requests":2,"periodMillis":1000,"algorithm":{"fixedWindow":"Clock"}}]}}}]}"#;
     let limit = Limit { policy: PreparedPolicy::from_json(plain).unwrap() };
     assert_eq!(limit.apply("/", &many), Outcome::Shared);
@@ -343,7 +343,7 @@ fn with_a_habit_two_spellings_that_the_application_reads_alike_are_one_client() 
 
 #[test]
 fn habits_of_values_make_one_client_of_what_a_server_reads_alike() {
-    const AUTHORIZATION: &str = r#"{"header":"authorization"}"#;
+    const AUTHORIZATION: &str = r#"{"header":{"name":"authorization"}}"#;
     for (part, habit, plain, alike, others) in [
         (
             COOKIE,
@@ -388,9 +388,9 @@ fn habits_of_values_make_one_client_of_what_a_server_reads_alike() {
 #[test]
 fn an_empty_header_or_cookie_is_present_and_absent_for_a_limit_and_neither_for_an_exemption() {
     let condition = |kind: &str, name: &str, present: bool| {
-        format!(r#""{kind}":[{{"name":"{name}","value":{{"present":{present}}}}}]"#)
+        format!(r#""{kind}":[{{"name":"{name}","present":{present}}}]"#)
     };
-    let key = r#"{"clientIp":{"ipv4Prefix":32,"ipv6Prefix":64}}"#;
+    let key = r#"{"clientIP":{"ipv4Prefix":32,"ipv6Prefix":64}}"#;
     for (kind, name, line, empty) in [
         ("headers", "authorization", "authorization: x", &["authorization:"][..]),
         (
@@ -434,9 +434,9 @@ fn an_empty_header_or_cookie_is_present_and_absent_for_a_limit_and_neither_for_a
 
 #[test]
 fn an_exemption_needs_the_name_as_the_policy_has_it() {
-    let key = r#"{"clientIp":{"ipv4Prefix":32,"ipv6Prefix":64}}"#;
+    let key = r#"{"clientIP":{"ipv4Prefix":32,"ipv6Prefix":64}}"#;
     let except = |kind: &str, name: &str| {
-        let entry = format!(r#"{{"{kind}":[{{"name":"{name}","value":{{"exact":"vip"}}}}]}}"#);
+        let entry = format!(r#"{{"{kind}":[{{"name":"{name}","exact":"vip"}}]}}"#);
         Limit::new(key, "Skip", &format!(r#""except":[{entry}],"#), "")
     };
     let exempt =

@@ -23,9 +23,11 @@ fn policy(more: &str, blobs: &Blobs) -> PreparedPolicy {
     let base = rate(2);
     let json = format!(
         r#"{{"namespace":"n","name":"p","mode":"Enforce","onStoreFailure":"Allow","consistency":"Strict",
-        "ambiguousPaths":"Match","limits":[{{"name":"l","mode":"Enforce","onMissing":"Shared",
-        "key":[{{"header":"x-customer"}}],
-        "except":[{{"headers":[{{"name":"x-exempt","value":{{"present":true}}}}]}}],
+        "ambiguousPaths":"Match",
+        "expressions":{{"is /a/b":{{"root":{{"compare":["equal",[{{"attribute":"path"}},{{"text":"/a/b"}}]]}}}}}},
+        "limits":[{{"name":"l","mode":"Enforce","onMissing":"Shared",
+        "key":[{{"header":{{"name":"x-customer"}}}}],
+        "except":[{{"headers":[{{"name":"x-exempt","present":true}}]}}],
         "kind":{{"rates":{{"base":[{base}],{more}}}}}}}]}}"#
     );
     PreparedPolicy::with_blobs(&json, blobs).unwrap()
@@ -59,13 +61,13 @@ fn an_exemption_precedes_an_override_an_override_all_tiers_and_a_tier_those_afte
     let mut blobs = Blobs::default();
     blobs.insert(table.into());
 
-    let plan = |value: &str| format!(r#""matches":[{{"headers":[{{"name":"x-plan","value":{value}}}]}}]"#);
+    let plan = |value: &str| format!(r#""matches":[{{"headers":[{{"name":"x-plan",{value}}}]}}]"#);
     let tiers = [
-        tier("banned", &plan(r#"{"exact":"banned"}"#), r#""deny""#),
-        tier("gold", &plan(r#"{"prefix":"gold"}"#), &format!(r#"{{"rates":[{}]}}"#, rate(20))),
+        tier("banned", &plan(r#""exact":"banned""#), r#""deny""#),
+        tier("gold", &plan(r#""prefix":"gold""#), &format!(r#"{{"rates":[{}]}}"#, rate(20))),
         // Never decides: whoever matches it also matches the tier before.
-        tier("golden", &plan(r#"{"exact":"golden"}"#), r#""deny""#),
-        tier("partner", &plan(r#"{"exact":"partner"}"#), r#""unlimited""#),
+        tier("golden", &plan(r#""exact":"golden""#), r#""deny""#),
+        tier("partner", &plan(r#""exact":"partner""#), r#""unlimited""#),
     ];
     let large = format!(r#"{{"name":"large","allowance":{{"rates":[{}]}}}}"#, rate(50));
     let policy =
@@ -96,8 +98,8 @@ fn an_exemption_precedes_an_override_an_override_all_tiers_and_a_tier_those_afte
 
 #[test]
 fn a_tier_that_denies_needs_any_reading_of_a_path_and_the_others_need_all() {
-    let path = r#""matches":[{"path":{"pattern":{"exact":"/a/b"},"caseSensitive":false}}]"#;
-    let when = r#""when":{"root":{"compare":["equal",[{"attribute":"path"},{"text":"/a/b"}]]}}"#;
+    let path = r#""matches":[{"path":{"exact":"/a/b"}}]"#;
+    let when = r#""when":"is /a/b""#;
     let rates = format!(r#"{{"rates":[{}]}}"#, rate(20));
     let decisions = |condition: &str, target: &str| {
         [r#""deny""#, r#""unlimited""#, &rates].map(|allowance| {

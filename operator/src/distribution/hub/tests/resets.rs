@@ -38,7 +38,7 @@ fn policy() -> CompiledPolicy {
         serde_json::from_str(&json).unwrap()
     };
     let slots = r#"{"slots":{"max":5,"leaseMillis":30000,"abandonedForMillis":30000}}"#;
-    let adaptive = r#"{"adaptive":{"minimum":4,"initial":20,"maximum":400,"abandonedForMillis":30000,"kind":{"vegas":{"queuePercent":10}}}}"#;
+    let adaptive = r#"{"adaptive":{"vegas":{"minimum":4,"maximum":400},"abandonedForMillis":30000}}"#;
     CompiledPolicy { limits: vec![limit(slots, "l"), limit(adaptive, "adaptive")], ..strict() }
 }
 

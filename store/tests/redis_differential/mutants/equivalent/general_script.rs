@@ -309,6 +309,12 @@ pub(super) const LIST: &[Equivalent] = &[
     },
     Equivalent {
         file: "settle.lua",
+        before: "from > 0 then",
+        after: &["from >= 0 then"],
+        reason: "No record has the index 0.",
+    },
+    Equivalent {
+        file: "settle.lua",
         before: "from < 0 and",
         after: &["from < 1 and", "from <= 0 and"],
         reason: "No record has the index 0.",
