@@ -44,9 +44,15 @@ interop: ## Run the tests with programs that CI does not have: 30 frameworks and
 	  $(CARGO) test -p sluice-tests --test integration -- traces:: span_below
 	export SLUICE_ENVOY="$$(bench/tools/install.sh envoy)" SLUICE_CADDY="$$(bench/tools/install.sh caddy)" && \
 	  export SLUICE_OAUTH2_PROXY="$$(bench/tools/install.sh oauth2-proxy)" && \
-	  export SLUICE_TRAEFIK="$$(bench/tools/install.sh traefik)" && \
+	  export SLUICE_TRAEFIK="$$(bench/tools/install.sh traefik)" SLUICE_NGINX="$$(bench/tools/install.sh nginx)" && \
 	  $(CARGO) test -p sluice-tests --test integration -- gateways:: --include-ignored
 	tests/interop/envoy-gateway.sh
+
+.PHONY: instructions
+instructions: ## Count the instructions of a request with a release build, and compare them with bench/instructions.tsv (valgrind)
+	bench/apt.sh valgrind=valgrind
+	$(CARGO) build --release -p sluice
+	bench/instructions.py release target/release/sluice
 
 .PHONY: skew
 skew: ## Run the sidecar of an older commit with today's operator (builds it once; SLUICE_SKEW_COMMIT)

@@ -107,27 +107,42 @@ enum Dots {
 }
 
 impl<'a> Readings<'a> {
-    /// Returns the readings of a path.
-    #[must_use]
-    pub fn of(path: &'a str) -> Self {
-        let mut readings = Self {
+    fn as_written(path: &'a str) -> Self {
+        Self {
             written: Reading::of(Cow::Borrowed(path)),
             others: Vec::new(),
             of_limits: Vec::new(),
             is_forgiven: false,
             normal: Default::default(),
             normal_folded: Default::default(),
-        };
-        if !is_plain(path) {
-            readings.is_forgiven = readings.add_others(path);
         }
-        let behind = after_authority(path);
-        for (n, rest) in behind.iter().enumerate() {
-            if !behind[..n].contains(rest) {
-                readings.add_others(rest);
+    }
+
+    /// Returns the readings of a path.
+    #[must_use]
+    pub fn of(path: &'a str) -> Self {
+        let mut readings = Self::as_written(path);
+        match Shape::of(path) {
+            Shape::Plain => {}
+            // The most frequent of the others.
+            Shape::EndsWithSlash => {
+                readings.others.push(Reading::of(Cow::Borrowed(&path[..path.len() - 1])));
+                readings.is_forgiven = true;
+            }
+            Shape::Other => {
+                readings.is_forgiven = readings.add_others(path);
+                let behind = after_authority(path);
+                for (n, rest) in behind.iter().enumerate() {
+                    if !behind[..n].contains(rest) {
+                        readings.add_others(rest);
+                    }
+                }
             }
         }
-        readings.add_for_limits();
+        // Without a dot, or an encoded one, there is neither a script nor a dot at the end.
+        if path.bytes().any(|byte| byte == b'.' || byte == b'%') {
+            readings.add_for_limits();
+        }
         readings
     }
 
@@ -353,14 +368,12 @@ const MAX_READINGS: usize = 64 << 10;
 /// Reports whether a path is too long to be compared with limits. No sidecar forwards such a path.
 #[must_use]
 pub fn is_too_long(path: &str) -> bool {
-    path.len() > MAX_PATH || bytes_of_readings(path) > MAX_READINGS
+    let is_long = || Shape::of(path) == Shape::Other && bytes_of_readings(path) > MAX_READINGS;
+    path.len() > MAX_PATH || is_long()
 }
 
 /// Returns the number of bytes that all readings of a path have together, at most.
 fn bytes_of_readings(path: &str) -> usize {
-    if is_plain(path) {
-        return path.len();
-    }
     let behind = after_authority(path);
     let readings: usize =
         std::iter::once(path).chain(behind).map(|path| Doubts::of(path).answers().count() * path.len()).sum();
@@ -497,27 +510,51 @@ pub(crate) fn fold(text: &str) -> String {
     }
 }
 
+/// How many readings a path has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    /// Itself alone.
+    Plain,
+    /// The path without the slash at its end is one as well.
+    EndsWithSlash,
+    /// It must be found out.
+    Other,
+}
+
+impl Shape {
+    #[inline]
+    fn of(path: &str) -> Self {
+        let bytes = path.as_bytes();
+        if bytes.first() != Some(&b'/') {
+            return Self::Other;
+        }
+        let (mut before, mut last) = (0, 0);
+        for &byte in bytes {
+            let is_special = match byte {
+                b'%' | b'\\' | b';' => true,
+                b'/' | b'.' => last == b'/',
+                _ => false,
+            };
+            if is_special {
+                return Self::Other;
+            }
+            (before, last) = (last, byte);
+        }
+        // Spaces at the end are dropped, also those of Unicode.
+        let is_kept = |byte: u8| byte.is_ascii_graphic();
+        match (before, last) {
+            (_, b'/') if bytes.len() == 1 => Self::Plain,
+            (before, b'/') if is_kept(before) => Self::EndsWithSlash,
+            (_, last) if last != b'/' && last.is_ascii() => Self::Plain,
+            _ => Self::Other,
+        }
+    }
+}
+
 /// Reports whether a path has only one reading: itself.
 #[inline]
 fn is_plain(path: &str) -> bool {
-    let bytes = path.as_bytes();
-    if bytes.first() != Some(&b'/') {
-        return false;
-    }
-    let mut before = 0;
-    for &byte in bytes {
-        let is_special = match byte {
-            b'%' | b'\\' | b';' => true,
-            b'/' | b'.' => before == b'/',
-            _ => false,
-        };
-        if is_special {
-            return false;
-        }
-        before = byte;
-    }
-    // A space of Unicode at the end is dropped.
-    before.is_ascii() && (before != b'/' || bytes.len() == 1)
+    Shape::of(path) == Shape::Plain
 }
 
 /// Reports whether a path has an encoded slash or backslash.

@@ -15,12 +15,13 @@ use crate::answer::{Answer, Refused};
 use crate::limit::active::Effect;
 use crate::limit::correction;
 use crate::limit::decide::decide;
-use crate::limit::denial_log::DenialLog;
+use crate::limit::denial_log::{DenialLog, DeniedRequest};
+use crate::limit::index::LimitIndex;
 use crate::limit::mark::Marks;
 use crate::limit::query::Query;
 use crate::limit::queue::admit;
 use crate::limit::rates::Load;
-use crate::limit::record::{describe_request, record};
+use crate::limit::record::record;
 use crate::limit::verdict::Verdict;
 use crate::metrics::DecisionMetrics;
 use crate::pages::{self, Page, Validate};
@@ -28,6 +29,7 @@ use crate::publish::publisher::Publisher;
 use crate::session::resets::carry_out;
 use crate::startup_policy::StartupPolicy;
 use crate::stores::{CurrentLimiters, Stores};
+use crate::traceparent::trace_of;
 
 /// The parts and settings that an engine is started with.
 #[derive(Debug)]
@@ -135,7 +137,15 @@ impl Engine {
         may_queue: bool,
         request: &impl Fn() -> RequestAttributes<'r>,
     ) -> Answer {
-        record(&verdict, &self.denials, decided_at, |limit, _| describe_request(&verdict, limit, &request()));
+        let policy = |limit: LimitIndex| verdict.snapshot.policy(limit);
+        let client =
+            |limit: LimitIndex, _| policy(limit).describe_client(usize::from(limit.limit), &request());
+        let denied = |limit: LimitIndex| {
+            let request = request();
+            let path = policy(limit).path_pattern(usize::from(limit.limit), &request);
+            DeniedRequest { path, trace: trace_of(request.headers) }
+        };
+        record(&verdict, &self.denials, decided_at, client, denied);
         let mut marks = Marks::default();
         for (limit, _) in verdict.passed() {
             if let Effect::Mark(mark) = &verdict.snapshot.limit(limit).effect {

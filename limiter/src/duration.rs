@@ -52,7 +52,7 @@ impl Display for Words {
             }
             // One by one, because a message is made for each denied request and `write!` takes several times as long.
             f.write_str(separator)?;
-            count.fmt(f)?;
+            f.write_str(itoa::Buffer::new().format(count))?;
             f.write_str(" ")?;
             f.write_str(unit)?;
             if count != 1 {

@@ -395,3 +395,30 @@ async fn discard(mut body: ClientBody) {
 fn close_connection(response: &mut Response<ResponseBody>) {
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
 }
+
+#[cfg(test)]
+mod tests {
+    use std::any::type_name;
+
+    use sluice_engine::Answer;
+
+    use super::*;
+
+    /// Returns the size of the future of a method.
+    fn future<A, B, C, F>(_: fn(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn what_is_moved_for_each_request_is_small() {
+        let request = future::<&Proxy, &Connection, Request<ClientBody>, _>(Proxy::respond);
+        for (name, size, bound) in [
+            ("the future of a request", request, 7_200),
+            (type_name::<Answer>(), size_of::<Answer>(), 1_000),
+            (type_name::<Response<ResponseBody>>(), size_of::<Response<ResponseBody>>(), 160),
+        ] {
+            println!("{size:5} bytes: {name}");
+            assert!(size <= bound, "{name} has {size} bytes, more than {bound}");
+        }
+    }
+}

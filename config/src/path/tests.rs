@@ -15,6 +15,25 @@ fn a_plain_path_has_one_reading_which_is_borrowed() {
     }
 }
 
+proptest! {
+    #[test]
+    fn a_path_that_is_read_at_once_has_the_readings_of_any(path in "(/[a-z.~ \u{e9}\u{a0}%;]{0,4}){1,4}/?") {
+        let readings = Readings::of(&path);
+        let mut general = Readings::as_written(&path);
+        general.is_forgiven = general.add_others(&path);
+        general.add_for_limits();
+        if Shape::of(&path) != Shape::Other {
+            prop_assert!(!is_too_long(&path));
+            prop_assert_eq!(&readings.others, &general.others);
+            prop_assert_eq!(&readings.of_limits, &general.of_limits);
+            prop_assert_eq!(readings.is_forgiven, general.is_forgiven);
+        }
+        for habits in [PathHabits::default(), PathHabits { semicolon_ends_path: true, ..PathHabits::default() }] {
+            prop_assert_eq!(readings.normal(habits), general.normal(habits));
+        }
+    }
+}
+
 #[test]
 fn one_reading_of_every_spelling_is_the_path_that_is_meant() {
     for spelling in [

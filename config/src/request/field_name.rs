@@ -206,7 +206,17 @@ impl HeaderField {
 
 /// Reports whether a header's name has a character for which some server puts another one.
 pub(super) fn is_odd(name: &HeaderName) -> bool {
-    !name.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    /// Whether a byte is such a character. Every name of a request is read.
+    const ODD: [bool; 256] = {
+        let mut odd = [true; 256];
+        let mut byte = 0_u8;
+        while byte < 128 {
+            odd[byte as usize] = !byte.is_ascii_alphanumeric() && byte != b'-';
+            byte += 1;
+        }
+        odd
+    };
+    name.as_str().bytes().any(|byte| ODD[usize::from(byte)])
 }
 
 /// Returns the form of a header's name in which CGI (RFC 3875, section 4.1.18) and what follows its example, such as WSGI,

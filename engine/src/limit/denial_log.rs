@@ -13,10 +13,9 @@ use crate::per_second::LogSampler;
 /// The name of these lines in log filters, wherever this file is. `docs/operations.md` tells it.
 const TARGET: &str = "sluice::denials";
 
-/// A denied request, in words.
+/// A denied request, in words beside its client.
 #[derive(Debug)]
 pub(crate) struct DeniedRequest<'a> {
-    pub(crate) client: Arc<str>,
     /// The pattern of the path that the limit applies to.
     pub(crate) path: Option<String>,
     /// Id of the trace that the request belongs to.
@@ -28,15 +27,14 @@ pub(crate) struct DeniedRequest<'a> {
 pub(crate) struct DenialLog(LogSampler);
 
 impl DenialLog {
-    /// Logs a denial, or counts it if there were enough lines in the second of `now`. `describe` describes
-    /// the request.
+    /// Logs a denial, or counts it if there were enough lines in the second of `now`. `client` and `request` describe the request.
     pub(crate) fn denied<'a>(
         &self,
         snapshot: &Snapshot,
         index: LimitIndex,
         key: KeyHash,
         now: Instant,
-        describe: impl FnOnce() -> DeniedRequest<'a>,
+        (client, request): (impl FnOnce() -> Arc<str>, impl FnOnce() -> DeniedRequest<'a>),
     ) {
         if !tracing::enabled!(target: TARGET, tracing::Level::INFO) {
             return;
@@ -50,12 +48,12 @@ impl DenialLog {
             Effect::Mark(_) => "a request was marked",
             Effect::Observe => "a request would have been denied",
         };
-        let DeniedRequest { client, path, trace } = describe();
+        let DeniedRequest { path, trace } = request();
         tracing::info!(
             target: TARGET,
             policy = policy.qualified_name(),
             limit,
-            client = &*client,
+            client = &*client(),
             %key,
             path,
             trace,

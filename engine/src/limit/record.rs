@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use sluice_config::RequestAttributes;
 use sluice_store::KeyHash;
 
 use crate::limit::active::Effect;
@@ -14,12 +13,14 @@ use crate::limit::state::{State, denies};
 use crate::limit::verdict::{Outcome, Reason, StateBeside, Verdict};
 use crate::metrics::limit::LimitMetrics;
 
-/// Records a verdict about a query that has ended. `describe` describes who is denied by a limit, and is only asked for some denials.
+/// Records a verdict about a query that has ended. `client` describes who is denied by a limit, which a flood of new clients asks each
+/// time, and `request` the rest of the request, which few lines of the log have.
 pub(crate) fn record<'a>(
     verdict: &Verdict,
     log: &DenialLog,
     now: Instant,
-    describe: impl Fn(LimitIndex, KeyHash) -> DeniedRequest<'a>,
+    client: impl Fn(LimitIndex, KeyHash) -> Arc<str>,
+    request: impl Fn(LimitIndex) -> DeniedRequest<'a>,
 ) {
     let snapshot = &*verdict.snapshot;
     let metrics = |limit: LimitIndex| &*snapshot.limit(limit).metrics;
@@ -53,8 +54,8 @@ pub(crate) fn record<'a>(
     let note = |limit: LimitIndex, key: KeyHash, is_passed: bool| {
         let active = snapshot.limit(limit);
         let is_observed = is_passed && !matches!(active.effect, Effect::Mark(_));
-        active.denied_clients.count(key.0, now.into(), is_observed, || describe(limit, key).client);
-        log.denied(snapshot, limit, key, now, || describe(limit, key));
+        active.denied_clients.count(key.0, now.into(), is_observed, || client(limit, key));
+        log.denied(snapshot, limit, key, now, (|| client(limit, key), || request(limit)));
     };
     for (limit, key) in verdict.passed() {
         key.into_iter().for_each(|key| note(limit, key, true));
@@ -142,16 +143,4 @@ fn count_beside(verdict: &Verdict, one: &StateBeside) {
     if state.checked.by_local_quota() {
         metrics.by_local_quota(admitted).inc();
     }
-}
-
-/// Describes the client of a request that a limit denies.
-pub(crate) fn describe_request<'a>(
-    verdict: &Verdict,
-    limit: LimitIndex,
-    request: &RequestAttributes<'a>,
-) -> DeniedRequest<'a> {
-    let policy = verdict.snapshot.policy(limit);
-    let client: Arc<str> = policy.describe_client(usize::from(limit.limit), request);
-    let path = policy.path_pattern(usize::from(limit.limit), request);
-    DeniedRequest { client, path, trace: crate::traceparent::trace_of(request.headers) }
 }

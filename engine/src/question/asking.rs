@@ -77,15 +77,13 @@ impl Asking<'_> {
         let (asked, alone, mut query) = groups.query(self.snapshot, self.is_shadow, Deadline::now() + budget);
         let verdict = decide(self.snapshot.clone(), &mut query, self.engine.publisher().slots()).await;
         let all = || asked.iter().chain(&alone);
-        record(&verdict, self.engine.denials(), Instant::now(), |limit, key| {
+        let client = |limit, key| {
             let is_it = |one: &&Asked| one.limit == limit && one.counter.key == key;
             let position = all().find(is_it).and_then(|one| one.positions.first());
-            DeniedRequest {
-                client: position.map_or_else(|| "".into(), |&position| (self.client)(position)),
-                path: None,
-                trace: trace_of(self.headers),
-            }
-        });
+            position.map_or_else(|| "".into(), |&position| (self.client)(position))
+        };
+        let request = |_| DeniedRequest { path: None, trace: trace_of(self.headers) };
+        record(&verdict, self.engine.denials(), Instant::now(), client, request);
         findings.store_failure = verdict.failure();
         let fault = findings.store_failure.unwrap_or("");
         // Without room in a ledger nothing is reserved, although every limit has room.

@@ -14,6 +14,9 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
+/// Headers of the connection.
+const OF_CONNECTION: [HeaderName; 4] = [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, UPGRADE];
+
 /// Headers that identify and frame a message. `Connection` cannot remove them.
 const PROTECTED: [HeaderName; 5] = [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, TE, TRAILER];
 
@@ -33,6 +36,12 @@ fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
 ///
 /// Returns the headers in which proxies report addresses if they are removed: the client's address is read from them all the same.
 pub(crate) fn strip_request<B: Body>(request: &mut Request<B>, host: &str) -> Option<Box<HeaderMap>> {
+    // Most heads have nothing of this, and a look at each name is less than one lookup for each of these.
+    let of_connection = |name: &HeaderName| OF_CONNECTION.contains(name) || *name == TE || *name == EXPECT;
+    let has_host = request.headers().contains_key(HOST);
+    if has_host && !request.headers().keys().any(of_connection) {
+        return None;
+    }
     let awaits_body = is_expected(request.headers()) && !request.body().is_end_stream();
     let headers = request.headers_mut();
     let upgrade = upgrade(headers);
@@ -55,9 +64,7 @@ pub(crate) fn strip_request<B: Body>(request: &mut Request<B>, host: &str) -> Op
         // The client expects nothing, or has sent the body already.
         headers.remove(EXPECT);
     }
-    if !headers.contains_key(HOST)
-        && let Ok(host) = HeaderValue::from_str(host)
-    {
+    if !has_host && let Ok(host) = HeaderValue::from_str(host) {
         headers.insert(HOST, host);
     }
     reported
@@ -78,6 +85,9 @@ fn reported_addresses(headers: &HeaderMap) -> Option<Box<HeaderMap>> {
 /// Removes the hop-by-hop headers of a response. A transfer coding overrides a `Content-Length` beside it
 /// (RFC 9112, 6.3), so that length is removed too.
 pub(crate) fn strip_response(status: StatusCode, headers: &mut HeaderMap) {
+    if !headers.keys().any(|name| OF_CONNECTION.contains(name) || *name == TRANSFER_ENCODING) {
+        return;
+    }
     let required = headers.get(UPGRADE).filter(|_| status == StatusCode::UPGRADE_REQUIRED).cloned();
     strip(headers);
     if let Some(protocol) = required {
@@ -122,11 +132,10 @@ fn strip(headers: &mut HeaderMap) {
         for name in named {
             headers.remove(name);
         }
-        headers.remove(CONNECTION);
     }
-    headers.remove(KEEP_ALIVE);
-    headers.remove(PROXY_CONNECTION);
-    headers.remove(UPGRADE);
+    for name in &OF_CONNECTION {
+        headers.remove(name);
+    }
 }
 
 fn tokens(headers: &HeaderMap) -> impl Iterator<Item = &str> {
