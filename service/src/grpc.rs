@@ -1,17 +1,20 @@
 //! The methods of gRPC: the doors `rls` and `authz`, the health of the service, and what it tells about its methods.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use axum::Router;
+use bytes::Buf as _;
 use http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt as _;
 use sluice_engine::trace::{RequestSpan, Tracer};
 use sluice_host::serve::{BodyError, Received};
 use tonic::body::Body;
+use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
 use tonic::server::Grpc;
 use tonic::{Code, Status};
 use tonic_health::pb::health_server::{Health, HealthServer};
-use tonic_prost::ProstCodec;
+use tonic_prost::ProstEncoder;
 
 use crate::authz;
 use crate::callers::{Callers, Sender};
@@ -27,6 +30,11 @@ pub(crate) const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 /// Largest question in bytes. A longer one is an error of the call, after which a gateway lets the request pass: this is more than
 /// gateways make of the headers that they accept.
 const MAX_QUESTION: usize = 4 << 20;
+
+/// Returns the buffers of a call: hardly any message has more than a KiB.
+fn buffers() -> BufferSettings {
+    BufferSettings::new(1 << 10, 32 << 10)
+}
 
 /// Returns the routes of the methods beside the doors'.
 pub(crate) fn routes(health: HealthServer<impl Health>) -> Result<Router, tonic_reflection::server::Error> {
@@ -112,8 +120,8 @@ where
     F: Future<Output = Result<A, Status>> + Send,
 {
     let request = request.map(|body| body.map_err(|error| of_body(&error)));
-    let mut grpc =
-        Grpc::new(ProstCodec::<A, Q>::default()).apply_max_message_size_config(Some(MAX_QUESTION), None);
+    let mut grpc = Grpc::new(InOnePiece(PhantomData::<fn(Q) -> A>))
+        .apply_max_message_size_config(Some(MAX_QUESTION), None);
     let service = tower::service_fn(|request: tonic::Request<Q>| {
         let (metadata, _, question) = request.into_parts();
         // In memory of its own: the connection's future is not larger for it.
@@ -121,6 +129,42 @@ where
         async { answer.await.map(tonic::Response::new) }
     });
     grpc.unary(service, request).await
+}
+
+/// Decodes messages that lie in one piece of memory, of which their bytes are parts.
+struct InOnePiece<T>(PhantomData<T>);
+
+impl<Q, A> Codec for InOnePiece<fn(Q) -> A>
+where
+    Q: prost::Message + Default + 'static,
+    A: prost::Message + 'static,
+{
+    type Encode = A;
+    type Decode = Q;
+    type Encoder = ProstEncoder<A>;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> ProstEncoder<A> {
+        ProstEncoder::new(buffers())
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<Q: prost::Message + Default, A> Decoder for InOnePiece<fn(Q) -> A> {
+    type Item = Q;
+    type Error = Status;
+
+    fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<Q>, Status> {
+        let message = Q::decode(buf.copy_to_bytes(buf.remaining()));
+        message.map(Some).map_err(|error| Status::internal(error.to_string()))
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        buffers()
+    }
 }
 
 fn of_body(error: &BodyError) -> Status {

@@ -141,8 +141,8 @@ impl Heads {
             head.headers.extend(request.clone());
         }
         let left = until.saturating_duration_since(tokio::time::Instant::now());
-        let (_turn, left) = self.metrics.work.turn(asker.whose(), 1, left).await;
-        let decided = self.engine.decide_head(policies, left, || head.attributes()).await;
+        let turn = async |counters| self.metrics.work.turn(asker.whose(), counters, left).await;
+        let decided = self.engine.decide_head(policies, turn, || head.attributes()).await;
         let mut answer = match decided {
             Ok(answer) => Box::new(answer),
             Err(NotChecked::AmbiguousPath) => {

@@ -7,7 +7,10 @@ pub use generated::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor
 pub use generated::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,
 };
-pub use generated::envoy::service::auth::v3::attribute_context::{HttpRequest, Peer, Request};
+pub use generated::envoy::service::auth::v3::attribute_context::http_request::HeadersEntry;
+pub use generated::envoy::service::auth::v3::attribute_context::{
+    ContextExtensionsEntry, HttpRequest, Peer, Request,
+};
 pub use generated::envoy::service::auth::v3::check_response::HttpResponse;
 pub use generated::envoy::service::auth::v3::{
     AttributeContext, CheckRequest, CheckResponse, DeniedHttpResponse, OkHttpResponse,
@@ -31,7 +34,7 @@ pub const OVER_LIMIT: i32 = Code::OverLimit as i32;
 /// The definitions, as a `google.protobuf.FileDescriptorSet` in bytes.
 pub(crate) const DEFINITIONS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/definitions.binpb"));
 
-#[allow(clippy::all, unreachable_pub)]
+#[allow(clippy::all, missing_docs, unreachable_pub)]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/messages.rs"));
 }
@@ -64,12 +67,15 @@ mod tests {
         let differ: Vec<_> = differ.map(|(name, field)| (&**name, &**field, &*generated[name])).collect();
         let entry = "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry";
         let head = "envoy.service.auth.v3.AttributeContext.HttpRequest";
-        let [header, host, method, path] =
-            ["HeadersEntry.value", "host", "method", "path"].map(|field| format!("{head}.{field}"));
+        let [name, header, host, method, path] =
+            ["HeadersEntry.key", "HeadersEntry.value", "host", "method", "path"]
+                .map(|field| format!("{head}.{field}"));
         let [key, value] = ["key", "value"].map(|field| format!("{entry}.{field}"));
         let expected = [
+            ("envoy.config.core.v3.HeaderValue.key", "1 Optional string", "1 Optional bytes"),
             (&*key, "1 Optional string", "1 Optional bytes"),
             (&*value, "2 Optional string", "2 Optional bytes"),
+            (&*name, "1 Optional string", "1 Optional bytes"),
             (&*header, "2 Optional string", "2 Optional bytes"),
             (&*host, "5 Optional string", "5 Optional bytes"),
             (&*method, "2 Optional string", "2 Optional bytes"),

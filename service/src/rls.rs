@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
 use prost_types::{ListValue, Struct, Value, value::Kind};
 use sluice_config::charged::CHARGED;
@@ -202,7 +203,8 @@ impl Rls {
 
 /// Returns a header of an answer.
 pub(crate) fn header(key: &str, value: &str) -> HeaderValue {
-    HeaderValue { key: key.to_owned(), value: value.to_owned(), ..HeaderValue::default() }
+    let key = Bytes::copy_from_slice(key.as_bytes());
+    HeaderValue { key, value: value.to_owned(), ..HeaderValue::default() }
 }
 
 fn descriptor(descriptor: &RateLimitDescriptor, of_request: u32) -> Descriptor<'_> {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use prost_types::value::Kind;
 use sluice_service::messages::{
-    Address, AttributeContext, CheckRequest, CheckResponse, HeaderValue, HeaderValueOption, Headers,
-    HttpRequest, HttpResponse, Peer, Request, SocketAddress,
+    Address, AttributeContext, CheckRequest, CheckResponse, ContextExtensionsEntry, HeaderValue,
+    HeaderValueOption, Headers, HeadersEntry, HttpRequest, HttpResponse, Peer, Request, SocketAddress,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -125,18 +125,25 @@ impl Shown {
         let all = [(":method", self.method.as_bytes()), (":path", self.path.as_bytes())];
         let all = all.into_iter().chain(self.headers.iter().copied());
         if is_raw {
-            let one = |(key, value): (&str, &'static [u8])| HeaderValue {
-                key: key.to_owned(),
+            let one = |(key, value): (&'static str, &'static [u8])| HeaderValue {
+                key: key.into(),
                 raw_value: value.into(),
                 ..HeaderValue::default()
             };
             http.header_map = Some(Headers { headers: all.map(one).collect() });
         } else {
-            http.headers = all.map(|(key, value)| (key.to_owned(), value.into())).collect();
+            let entry = |(key, value): (&'static str, &'static [u8])| HeadersEntry {
+                key: key.into(),
+                value: value.into(),
+            };
+            http.headers = all.map(entry).collect();
         }
         let socket = SocketAddress { address: self.address.to_owned() };
         let address = Address { socket_address: Some(socket) };
-        let extensions = self.extensions.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        let extensions = self.extensions.iter().map(|(key, value)| ContextExtensionsEntry {
+            key: (*key).to_owned(),
+            value: (*value).to_owned(),
+        });
         CheckRequest {
             attributes: Some(AttributeContext {
                 source: Some(Peer { address: Some(address) }),
@@ -182,7 +189,8 @@ impl Envoy {
 
 fn pairs(options: &[HeaderValueOption]) -> Vec<(String, String)> {
     let header = |option: &HeaderValueOption| option.header.clone().unwrap();
-    options.iter().map(|option| (header(option).key, header(option).value)).collect()
+    let text = |bytes: bytes::Bytes| String::from_utf8(bytes.into()).unwrap();
+    options.iter().map(|option| (text(header(option).key), header(option).value)).collect()
 }
 
 fn value<'a>(pairs: &'a [(String, String)], name: &str) -> Option<&'a str> {

@@ -180,7 +180,7 @@ async fn headers_report_the_limit_that_is_nearest() {
     let headers: Vec<_> = response
         .response_headers_to_add
         .iter()
-        .map(|header| format!("{}: {}", header.key, header.value))
+        .map(|header| format!("{}: {}", str::from_utf8(&header.key).unwrap(), header.value))
         .collect();
     assert_eq!(headers, ["X-Limit: 3", "X-Left: 2", "X-Reset: 30"]);
     let response = caller.ask(question("shop", &[of(&[("none", "t")])])).await.unwrap();

@@ -1,23 +1,31 @@
 //! Real gateways ask `sluice serve` about each request, with the configurations of `examples/gateways`: Envoy over gRPC and over HTTP,
 //! nginx, HAProxy and Caddy. `SLUICE_ENVOY` and `SLUICE_CADDY` are the paths of two of them, as bench/tools/install.sh prints them, and
-//! `SLUICE_TRAEFIK` may be that of Traefik.
+//! `SLUICE_TRAEFIK` and `SLUICE_NGINX` may be those of Traefik and of a second nginx.
 
 mod gateway;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use bytes::Bytes;
 use futures::future::join_all;
+use futures::stream::{self, StreamExt as _};
+use http::{Method, Request, Version};
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use sluice_service::messages::CheckRequest;
 use sluice_tests::application::echo;
 use sluice_tests::client::{KeepAlive, get, send};
 use sluice_tests::components::Redis;
 use sluice_tests::process::{Process, free_port};
 use sluice_tests::wait::until;
+use tokio::net::TcpStream;
 use tonic::client::Grpc;
 use tonic::transport::Channel;
 use tonic_prost::ProstCodec;
 
-use self::gateway::{Gateway, Kind, Service, sidecar};
+use self::gateway::{Gateway, Kind, Service, over_http3, sidecar};
 
 /// Limits that look at what descriptors do not have: paths in all spellings, headers, cookies, the address.
 const POLICY: &str = r#"
@@ -119,6 +127,55 @@ async fn a_denial_is_the_policys_with_its_headers_and_body() {
         // The response decides about this limit, so sidecars enforce it.
         for _ in 0..3 {
             assert_eq!(ask("GET /login HTTP/1.1\r\nhost: a").await, 200, "{kind:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_denial_is_the_same_over_http2_and_http3() {
+    for kind in Kind::all() {
+        let (_redis, _service, gateway) = start(kind).await;
+        let connection = TcpStream::connect(&gateway.http2).await.unwrap();
+        let (sender, driver) =
+            http2::handshake(TokioExecutor::new(), TokioIo::new(connection)).await.unwrap();
+        tokio::spawn(driver);
+        for method in [Method::GET, Method::POST] {
+            let ask = async || {
+                let request = Request::builder().method(&method).header("x-user", format!("{method}-2"));
+                let request = request.uri(format!("http://{}/user", gateway.http2));
+                let request = request.body(Full::new(Bytes::from_static(b"hello"))).unwrap();
+                let (head, body) = sender.clone().send_request(request).await.unwrap().into_parts();
+                let body = body.collect().await.unwrap().to_bytes();
+                (head, String::from_utf8_lossy(&body).into_owned())
+            };
+            for _ in 0..3 {
+                assert_eq!(ask().await.0.status, 200, "{kind:?} {method}");
+            }
+            let (head, body) = ask().await;
+            assert_eq!((head.status.as_u16(), head.version), (429, Version::HTTP_2), "{kind:?} {method}");
+            assert!(head.headers.contains_key("retry-after"), "{kind:?} {head:?}");
+            assert!(body.contains("Limit per-user"), "{kind:?} {method} {body}");
+        }
+        if kind != Kind::Caddy {
+            continue;
+        }
+        let (_process, _folder, address) = over_http3(&gateway).await;
+        for method in ["GET", "POST"] {
+            let ask = async || {
+                let request = format!(
+                    "{method} /user HTTP/1.1\r\nhost: a\r\nx-user: {method}-3\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+                );
+                send(&address, request.as_bytes()).await
+            };
+            for _ in 0..3 {
+                let admitted = ask().await;
+                assert_eq!(admitted.status, 200, "{admitted:?}");
+                assert!(admitted.body.to_lowercase().contains("via: 3.0 caddy"), "{admitted:?}");
+            }
+            let denied = ask().await;
+            assert_eq!(denied.status, 429, "{denied:?}");
+            assert!(denied.header("retry-after").is_some(), "{denied:?}");
+            assert!(denied.body.contains("Limit per-user"), "{denied:?}");
         }
     }
 }
@@ -236,18 +293,113 @@ async fn no_spelling_of_a_path_and_no_byte_evades() {
             [200, 200, 429],
             "{kind:?}"
         );
-        // A head of 24 KiB, and many headers.
-        let many: String = (0..90).map(|n| format!("x-header-{n}: {}\r\n", "x".repeat(250))).collect();
-        let ask = async || {
-            let request = format!(
-                "GET /spelled HTTP/1.1\r\nhost: a\r\nx-user: large\r\n{many}connection: close\r\n\r\n"
+        // Heads of 24 KiB and of 64 KiB.
+        for (number, length) in [(90, 250), (120, 540)] {
+            let many: String =
+                (0..number).map(|n| format!("x-header-{n}: {}\r\n", "x".repeat(length))).collect();
+            let request = format!("GET /spelled HTTP/1.1\r\nhost: a\r\nx-user: large-{length}\r\n{many}\r\n");
+            let ask = async || gateway.first_status(request.as_bytes()).await;
+            let (first, second) = (ask().await, ask().await);
+            // A gateway may refuse it, and even close the connection.
+            let is_refused = |status: u16| status == 0 || status >= 400;
+            assert!(
+                first == 200 && second == 429 || is_refused(first) && is_refused(second),
+                "{kind:?} {length} {first} {second}"
             );
-            send(&gateway.address, request.as_bytes()).await.status
-        };
-        let (first, second) = (ask().await, ask().await);
-        assert!(first == 200 && second == 429 || first >= 400 && second >= 400, "{kind:?} {first} {second}");
+        }
         assert_eq!(service.errors().await, 0, "{kind:?}");
     }
+}
+
+/// Limits that deny whatever meets them, and exempt nobody wrongly.
+const SPELLED: &str = r#"
+apiVersion: sluice.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {name: NAME, namespace: shop}
+spec:
+  enforcedBy: [Sidecar, Service]
+  limits:
+  - {name: path, matches: [{path: {exact: /login}}], rates: [{requests: 0, per: 1h}], onLimit: {reject: {statusCode: 429}}}
+  - {name: prefix, matches: [{path: {prefix: /admin}}], rates: [{requests: 0, per: 1h}], onLimit: {reject: {statusCode: 429}}}
+  - {name: method, matches: [{path: {exact: /method}, methods: [POST]}], rates: [{requests: 0, per: 1h}], onLimit: {reject: {statusCode: 429}}}
+  - {name: query, matches: [{query: [{name: plan, exact: free}]}], rates: [{requests: 0, per: 1h}], onLimit: {reject: {statusCode: 429}}}
+  - {name: cookie, matches: [{path: {exact: /cookie}, cookies: [{name: session, exact: abc}]}], rates: [{requests: 0, per: 1h}], onLimit: {reject: {statusCode: 429}}}
+  - {name: header, matches: [{path: {exact: /header}, headers: [{name: x-api-key, exact: valid}]}], rates: [{requests: 0, per: 1h}], onLimit: {reject: {statusCode: 429}}}
+  - {name: host, matches: [{path: {exact: /host}, hosts: [shop.example]}], rates: [{requests: 0, per: 1h}], onLimit: {reject: {statusCode: 429}}}
+  - name: but-cookie
+    matches: [{path: {exact: /but-cookie}}]
+    except: [{cookies: [{name: session, exact: abc}]}]
+    rates: [{requests: 0, per: 1h}]
+    onLimit: {reject: {statusCode: 429}}
+  - name: but-header
+    matches: [{path: {exact: /but-header}}]
+    except: [{headers: [{name: x-api-key, exact: valid}]}]
+    rates: [{requests: 0, per: 1h}]
+    onLimit: {reject: {statusCode: 429}}
+"#;
+
+/// Returns heads with the spellings of `tests/readings`.
+fn spelled() -> Vec<Vec<u8>> {
+    let text = include_str!("../readings/spellings.json");
+    let parts: BTreeMap<String, Vec<String>> = serde_json::from_str(text).unwrap();
+    let head = |method: &str, target: &str, lines: &str| {
+        let host = if lines.split('\n').any(|line| line.starts_with("Host:")) { "" } else { "Host: a\n" };
+        let head = format!("{method} {target} HTTP/1.1\n{host}{lines}\nContent-Length: 0\n\n");
+        // A spelling is in octets.
+        head.replace('\n', "\r\n").chars().map(|octet| octet as u8).collect::<Vec<_>>()
+    };
+    let mut heads = Vec::new();
+    for (part, spellings) in &parts {
+        for spelling in spellings {
+            match &**part {
+                "method" => heads.push(head(spelling, "/method", "X: y")),
+                "path" => {
+                    heads.push(head("POST", spelling, "X: y"));
+                    heads.push(head("POST", &spelling.replacen("login", "admin/x", 1), "X: y"));
+                }
+                "query" => {
+                    let target = spelling.strip_prefix("target:").map(str::to_owned);
+                    let target = target.unwrap_or_else(|| format!("/query?{spelling}"));
+                    heads.push(head("POST", &target, "X: y"));
+                }
+                "cookie" => {
+                    let lines = format!("Cookie: {}", spelling.replace('\n', "\nCookie: "));
+                    heads.push(head("POST", "/cookie", &lines));
+                    heads.push(head("POST", "/but-cookie", &lines));
+                }
+                "header" => {
+                    heads.push(head("POST", "/header", spelling));
+                    heads.push(head("POST", "/but-header", spelling));
+                }
+                "host" => heads.push(head("POST", "/host", spelling)),
+                // Requests that follow each other.
+                "cached" => {}
+                other => panic!("the part {other}"),
+            }
+        }
+    }
+    heads
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_the_application_receives_has_met_the_limits_at_the_gateway() {
+    let (redis, application) = (Redis::start().await, echo().await);
+    let service = Service::start(&SPELLED.replace("NAME", "api"), &redis).await;
+    // It denies what should not have reached it, by what it has received.
+    let behind = SPELLED.replace("NAME", "behind").replace("429", "451");
+    let sidecar = sidecar(&behind, &redis, &application, &service).await;
+    let heads = spelled();
+    for kind in Kind::all() {
+        let gateway = Gateway::start(kind, &service, &sidecar.address).await;
+        let answers = stream::iter(&heads).map(async |head| (gateway.first_status(head).await, head));
+        let answers: Vec<_> = answers.buffer_unordered(16).collect().await;
+        let with = |status| answers.iter().filter(move |(one, _)| *one == status);
+        let evaded: Vec<_> = with(451).map(|(_, head)| String::from_utf8_lossy(head)).collect();
+        assert!(evaded.is_empty(), "{kind:?}: {evaded:#?}");
+        // Most spellings are denied, and others reach the application.
+        assert!(with(429).count() > 1000 && with(200).count() > 100, "{kind:?}");
+    }
+    assert_eq!(service.errors().await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -289,7 +441,7 @@ async fn no_body_is_uncounted_and_no_denial_is_too_long() {
         };
         // Where a gateway does not show how long a body is, it must not pass uncounted.
         let (first, second) = (ask(&of(999)).await, ask(&of(2)).await);
-        let without_length = if kind == Kind::Nginx { 429 } else { 411 };
+        let without_length = if matches!(kind, Kind::Nginx | Kind::NginxMainline) { 429 } else { 411 };
         let expected = if kind.shows_length() { (200, 429) } else { (411, 411) };
         assert_eq!((first, second), expected, "{kind:?}");
         let chunked = "DELETE /bytes HTTP/1.1\r\nhost: a\r\nx-sluice-body-length: 0\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
@@ -358,7 +510,8 @@ async fn a_policy_that_needs_the_response_is_refused_by_name_where_no_sidecar_en
         let gateway = Gateway::start(kind, &service, &application).await;
         let refused = get(&gateway.address, "/login", &[]).await;
         // nginx has one status, and Envoy takes 5xx for a failure.
-        let expected = if matches!(kind, Kind::Nginx | Kind::EnvoyHttp) { 429 } else { 500 };
+        let expected =
+            if matches!(kind, Kind::Nginx | Kind::NginxMainline | Kind::EnvoyHttp) { 429 } else { 500 };
         assert_eq!(refused.status, expected, "{kind:?} {refused:?}");
     }
     let what = "the log names the limit";

@@ -173,6 +173,11 @@ impl Query {
         self.parts.iter().map(|part| part.limits.len()).sum()
     }
 
+    /// Returns the number of all counters.
+    pub(crate) fn counters(&self) -> usize {
+        self.together() + self.beside.len()
+    }
+
     /// Adds the counter of a request's limit, which is asked for together with the others.
     #[inline]
     pub(crate) fn ask(&mut self, snapshot: &Snapshot, limit: LimitIndex, counter: PlannedCounter) {

@@ -1,6 +1,7 @@
 //! Gateways, the service and a sidecar as processes.
 
 use std::path::Path;
+use std::time::Duration;
 
 use sluice_tests::client::get;
 use sluice_tests::components::Redis;
@@ -16,23 +17,26 @@ pub(crate) enum Kind {
     Envoy,
     EnvoyHttp,
     Nginx,
+    /// The newest.
+    NginxMainline,
     Haproxy,
     Caddy,
     Traefik,
 }
 
 impl Kind {
-    /// Returns all, Traefik only if it is there, because its build takes many minutes.
+    /// Returns all, Traefik and a second nginx only if they are there, because the build of Traefik takes many minutes.
     pub(crate) fn all() -> Vec<Self> {
         let mut all = vec![Self::Envoy, Self::EnvoyHttp, Self::Nginx, Self::Haproxy, Self::Caddy];
         all.extend(std::env::var_os("SLUICE_TRAEFIK").map(|_| Self::Traefik));
+        all.extend(std::env::var_os("SLUICE_NGINX").map(|_| Self::NginxMainline));
         all
     }
 
     /// Reports whether its configuration shows the state of limits to clients that are admitted.
     pub(crate) fn reports(self) -> bool {
         match self {
-            Self::Envoy | Self::EnvoyHttp | Self::Nginx | Self::Haproxy => true,
+            Self::Envoy | Self::EnvoyHttp | Self::Nginx | Self::NginxMainline | Self::Haproxy => true,
             Self::Caddy | Self::Traefik => false,
         }
     }
@@ -45,7 +49,7 @@ impl Kind {
     /// Reports whether it shows how long a body is.
     pub(crate) fn shows_length(self) -> bool {
         match self {
-            Self::Envoy | Self::Nginx | Self::Haproxy => true,
+            Self::Envoy | Self::Nginx | Self::NginxMainline | Self::Haproxy => true,
             Self::EnvoyHttp | Self::Caddy | Self::Traefik => false,
         }
     }
@@ -59,7 +63,7 @@ impl Kind {
         match self {
             Self::Envoy => "envoy.yaml",
             Self::EnvoyHttp => "envoy-http.yaml",
-            Self::Nginx => "nginx.conf",
+            Self::Nginx | Self::NginxMainline => "nginx.conf",
             Self::Haproxy => "haproxy.cfg",
             Self::Caddy => "Caddyfile",
             Self::Traefik => "traefik.yaml",
@@ -72,13 +76,21 @@ pub(crate) struct Gateway {
     _process: Process,
     _folder: TempDir,
     pub(crate) address: String,
+    /// Its address for clients that speak HTTP/2 at once.
+    pub(crate) http2: String,
+    /// Its port of HTTP/3, if it has one.
+    pub(crate) http3: u16,
 }
 
 impl Gateway {
     pub(crate) async fn start(kind: Kind, service: &Service, application: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let port = free_port();
+        let [port, http2, http3] = [(); 3].map(|()| free_port());
         let address = format!("127.0.0.1:{port}");
+        let http2 = match kind {
+            Kind::Nginx | Kind::NginxMainline | Kind::Haproxy => format!("127.0.0.1:{http2}"),
+            Kind::Envoy | Kind::EnvoyHttp | Kind::Caddy | Kind::Traefik => address.clone(),
+        };
         let names = [
             ("sluice:8081", format!("127.0.0.1:{}", service.grpc)),
             ("sluice:8080", format!("127.0.0.1:{}", service.http)),
@@ -96,9 +108,12 @@ impl Gateway {
                 format!("address: 127.0.0.1, port_value: {port}")
             }),
             ("0.0.0.0, port_value: 8000", format!("127.0.0.1, port_value: {port}")),
-            ("listen 8000", format!("listen {address}")),
-            ("bind :8000", format!("bind {address}")),
-            ("\n:8000 {", format!("\n{{\n\tadmin off\n}}\nhttp://:{port} {{\n\tbind 127.0.0.1")),
+            ("listen 8000", format!("listen {address}; listen {http2} http2")),
+            ("bind :8000", format!("bind {address}\n    bind {http2} proto h2")),
+            ("\n:8000 {", {
+                let options = "admin off\nlocal_certs\nskip_install_trust\nservers {\nprotocols h1 h2 h2c h3\n}";
+                format!("\n{{\n{options}\n}}\nhttp://:{port}, https://localhost:{http3} {{\n\tbind 127.0.0.1")
+            }),
             ("\nhttp {", {
                 let paths = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
                 let paths: String = paths.iter().map(|name| format!(" {name}_temp_path {name};")).collect();
@@ -136,10 +151,14 @@ impl Gateway {
                 variable("SLUICE_ENVOY"),
                 vec!["-c", &file, "--use-dynamic-base-id", "--concurrency", "1", "-l", "warning"],
             ),
-            Kind::Nginx => {
+            Kind::Nginx | Kind::NginxMainline => {
+                let program = match kind {
+                    Kind::Nginx => "/usr/sbin/nginx".to_owned(),
+                    _ => variable("SLUICE_NGINX"),
+                };
                 let prefix = folder.path().to_str().unwrap();
                 let more = "daemon off; master_process off; pid nginx.pid; error_log stderr;";
-                ("/usr/sbin/nginx".to_owned(), vec!["-p", prefix, "-c", &file, "-g", more])
+                (program, vec!["-p", prefix, "-c", &file, "-g", more])
             }
             Kind::Haproxy => {
                 // It reads the script beside its configuration.
@@ -164,10 +183,10 @@ impl Gateway {
             (kind != Kind::Traefik || get(&address, "/", &[]).await.status != 404).then_some(())
         })
         .await;
-        Self { _process: process, _folder: folder, address }
+        Self { _process: process, _folder: folder, address, http2, http3 }
     }
 
-    /// Sends these bytes, and returns the first status that is answered. A gateway may answer before it has read all of them.
+    /// Sends these bytes, and returns the first status that is answered, 0 for none. A gateway may answer before it has read all of them.
     pub(crate) async fn first_status(&self, request: &[u8]) -> u16 {
         let (mut read, mut write) = TcpStream::connect(&self.address).await.unwrap().into_split();
         let request = request.to_vec();
@@ -176,10 +195,32 @@ impl Gateway {
             write
         });
         let mut answer = [0; 12];
-        read.read_exact(&mut answer).await.unwrap();
+        let read = tokio::time::timeout(Duration::from_secs(30), read.read_exact(&mut answer)).await;
         drop(writing);
-        std::str::from_utf8(&answer[9..]).unwrap().parse().unwrap()
+        let status = read.ok().and_then(|read| read.ok()).and_then(|_| str::from_utf8(&answer[9..]).ok());
+        status.and_then(|status| status.parse().ok()).unwrap_or(0)
     }
+}
+
+/// Starts Caddy in front of another, to which it speaks HTTP/3. Returns it with its address.
+pub(crate) async fn over_http3(gateway: &Gateway) -> (Process, TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let (port, file) = (free_port(), folder.path().join("Caddyfile"));
+    let transport = "versions 3\ntls_insecure_skip_verify\ntls_server_name localhost";
+    let text = format!(
+        "{{\nadmin off\n}}\nhttp://:{port} {{\nbind 127.0.0.1\nreverse_proxy https://127.0.0.1:{} {{\nheader_up Host localhost\n\
+         transport http {{\n{transport}\n}}\n}}\n}}\n",
+        gateway.http3
+    );
+    std::fs::write(&file, text).unwrap();
+    let program = std::env::var("SLUICE_CADDY").expect("SLUICE_CADDY is the path of Caddy: run `make test`");
+    let arguments = ["run", "--adapter=caddyfile", "--config"].map(str::to_owned);
+    let arguments = [&arguments[..], &[file.display().to_string()]].concat();
+    let home = [("HOME", folder.path().display().to_string())];
+    let process = Process::start(Path::new(&program), &arguments, &home, &folder.path().join("log"), "KILL");
+    let address = format!("127.0.0.1:{port}");
+    until("Caddy listens", async || TcpStream::connect(&address).await.ok()).await;
+    (process, folder, address)
 }
 
 /// `sluice serve`, which waits long for the store of a busy machine.

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use sluice_service::messages::{
-    AttributeContext, CheckRequest, CheckResponse, Entry, HttpRequest, HttpResponse, OVER_LIMIT,
-    RateLimitDescriptor, RateLimitRequest, RateLimitResponse, Request as ShownRequest,
+    AttributeContext, CheckRequest, CheckResponse, ContextExtensionsEntry, Entry, HttpRequest, HttpResponse,
+    OVER_LIMIT, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, Request as ShownRequest,
 };
 use sluice_tests::authority::Authority;
 use tonic::client::Grpc;
@@ -87,7 +87,10 @@ impl Caller {
         let bytes = |text: &str| text.as_bytes().to_vec().into();
         let (method, path, host) = (bytes("GET"), bytes(target), bytes("shop.example"));
         let http = HttpRequest { method, path, host, ..HttpRequest::default() };
-        let named = namespace.map(|namespace| ("sluice.dev/namespace".to_owned(), namespace.to_owned()));
+        let named = namespace.map(|namespace| ContextExtensionsEntry {
+            key: "sluice.dev/namespace".to_owned(),
+            value: namespace.to_owned(),
+        });
         let attributes = AttributeContext {
             request: Some(ShownRequest { http: Some(http) }),
             context_extensions: named.into_iter().collect(),
