@@ -50,7 +50,7 @@ prepare() {
   if needs peers; then
     bench/apt.sh haproxy=haproxy nghttp2-client=h2load || log "haproxy or h2load is missing"
   fi
-  if needs peers service; then
+  if needs peers service gateways; then
     SLUICE_BENCH_ENVOY=$(bench/tools/install.sh envoy) || log "envoy is missing"
     SLUICE_BENCH_RATELIMIT=$(bench/tools/install.sh ratelimit) || log "envoyproxy/ratelimit is missing"
     export SLUICE_BENCH_ENVOY SLUICE_BENCH_RATELIMIT

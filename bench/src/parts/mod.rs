@@ -80,7 +80,7 @@ pub(crate) fn measure(name: &str, folder: &Path) -> anyhow::Result<Measured> {
             "peers" => peers::measure(cores).await?.into(),
             "service" => peers::service::measure(cores).await?.into(),
             "checks" => proxy::checks::measure(cores).await?.into(),
-            "gateways" => proxy::heads::measure(cores).await?.into(),
+            "gateways" => peers::heads::measure(cores).await?.into(),
             "resident" => proxy::memory::measure(cores).await?.into(),
             _ => bail!("there is no part {name:?}"),
         })

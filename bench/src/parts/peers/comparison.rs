@@ -69,6 +69,8 @@ pub(super) struct Round {
     pub(super) cpu: f64,
     /// Requests in a second.
     pub(super) throughput: f64,
+    /// Time within which half of the responses arrived, in milliseconds.
+    pub(super) p50: f64,
     /// Time within which 99 % of the responses arrived, in milliseconds.
     pub(super) p99: f64,
 }
@@ -109,12 +111,13 @@ impl<'a> Comparison<'a> {
         let (cpu, wall) = (processes.cpu_since(&before)?, start.elapsed());
         totals.measured += responses;
         times.sort_unstable();
-        let p99 = times.get(times.len() * 99 / 100).map_or(f64::NAN, Duration::as_secs_f64);
+        let within = |percent| times.get(times.len() * percent / 100).map_or(f64::NAN, Duration::as_secs_f64);
         let requests = self.requests as f64;
         Ok(Round {
             cpu: cpu.as_secs_f64() * 1e6 / requests,
             throughput: requests / wall.as_secs_f64(),
-            p99: p99 * 1e3,
+            p50: within(50) * 1e3,
+            p99: within(99) * 1e3,
         })
     }
 

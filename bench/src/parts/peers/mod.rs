@@ -6,10 +6,12 @@
 //! - [`traffic`]: requests over HTTP/1 and HTTP/2.
 //! - [`comparison`]: rounds of all contenders under the same load, and the table rows made from them.
 //! - [`proxies`]: proxies that count in their own memory; [`path`]: paths that count in Redis.
+//! - [`heads`]: questions of gateways that show requests, beside those of gateways that describe them.
 //! - [`service`]: the service against envoyproxy/ratelimit, whose place it takes, behind the same Envoy.
 
 pub(super) mod bare;
 mod comparison;
+pub(super) mod heads;
 mod path;
 mod programs;
 mod proxies;

@@ -4,7 +4,7 @@
 use anyhow::Context as _;
 
 use super::comparison::{Comparison, Contender, Round};
-use super::programs::{Service, envoy_ratelimit, service, sluice};
+use super::programs::{Filter, Service, envoy_asking, service, sluice};
 use super::traffic::Protocol;
 use crate::parts::proxy::load::upstream;
 use crate::parts::proxy::proxies::{ADMIT, DENY};
@@ -34,7 +34,7 @@ pub(super) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
     let ratelimit = service(cores, Service::Ratelimit, redis_address, 0).await?;
     let strict = sluice(cores, upstream, "Strict", &store).await?;
     let leased = sluice(cores, upstream, "Leased", &store).await?;
-    let envoy = envoy_ratelimit(cores, upstream, ratelimit.address, "10s").await?;
+    let envoy = envoy_asking(cores, upstream, ratelimit.address, (Filter::Ratelimit, "10s")).await?;
     let contenders = [
         Contender::path("Sluice, strict", strict, Vec::new(), &redis.processes),
         Contender::path("Sluice, leased", leased, Vec::new(), &redis.processes),

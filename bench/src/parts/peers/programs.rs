@@ -47,15 +47,47 @@ pub(super) async fn envoy_local(
     envoy(cores, upstream, "envoy-local.yaml", &[("@UPSTREAM_PROTOCOL@", options.to_owned())]).await
 }
 
-/// Starts Envoy that asks the rate limit service at an address, and waits so long for its answer. After that it responds with
-/// 500.
-pub(super) async fn envoy_ratelimit(
+/// A filter of Envoy that asks a service. A question without an answer in time is seen as a response with 500.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Filter {
+    /// By descriptors.
+    Ratelimit,
+    /// By the head of the request.
+    Authz,
+}
+
+impl Filter {
+    fn text(self, timeout: &str) -> String {
+        let grpc = "grpc_service: {envoy_grpc: {cluster_name: ratelimit}";
+        let (name, config) = match self {
+            Self::Ratelimit => (
+                "ratelimit",
+                format!(
+                    "ratelimit.v3.RateLimit, domain: bench, timeout: {timeout}, failure_mode_deny: true, \
+                     enable_x_ratelimit_headers: DRAFT_VERSION_03, rate_limit_service: {{transport_api_version: V3, {grpc}}}}}"
+                ),
+            ),
+            Self::Authz => (
+                "ext_authz",
+                format!(
+                    "ext_authz.v3.ExtAuthz, transport_api_version: V3, status_on_error: {{code: 500}}, {grpc}, timeout: {timeout}, \
+                     initial_metadata: [{{key: sluice-policy, value: bench/envoy}}]}}"
+                ),
+            ),
+        };
+        let kind = "type.googleapis.com/envoy.extensions.filters.http";
+        format!("{{name: envoy.filters.http.{name}, typed_config: {{\"@type\": {kind}.{config}}}}}")
+    }
+}
+
+/// Starts Envoy that asks the service at an address by a filter, and waits so long for its answer.
+pub(super) async fn envoy_asking(
     cores: Cores,
     upstream: SocketAddr,
     service: SocketAddr,
-    timeout: &str,
+    (filter, timeout): (Filter, &str),
 ) -> anyhow::Result<Proxy> {
-    let values = [("@RATELIMIT_PORT@", service.port().to_string()), ("@TIMEOUT@", timeout.to_owned())];
+    let values = [("@RATELIMIT_PORT@", service.port().to_string()), ("@FILTER@", filter.text(timeout))];
     envoy(cores, upstream, "envoy-ratelimit.yaml", &values).await
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use sluice_tests::wait::until;
 
-use super::programs::{Service, envoy_ratelimit, service};
+use super::programs::{Filter, Service, envoy_asking, service};
 use crate::parts::proxy::load::{Pace, Responses, api_keys, load_at, upstream};
 use crate::parts::proxy::proxies::{ADMIT, DENY, Proxy};
 use crate::report::row::{Aim, Row};
@@ -62,8 +62,9 @@ impl Path {
     ) -> anyhow::Result<Self> {
         let address = redis.url.strip_prefix("redis://").context("a URL of Redis")?;
         let service = service(cores, program, address, more_domains).await?;
-        let patient = envoy_ratelimit(cores, upstream, service.address, "10s").await?;
-        let impatient = envoy_ratelimit(cores, upstream, service.address, DEFAULT_TIMEOUT).await?;
+        let patient = envoy_asking(cores, upstream, service.address, (Filter::Ratelimit, "10s")).await?;
+        let impatient =
+            envoy_asking(cores, upstream, service.address, (Filter::Ratelimit, DEFAULT_TIMEOUT)).await?;
         for envoy in [&patient, &impatient] {
             until("Envoy and the service admit a request", async || {
                 let pace = Pace { connections: 1, rate: None };

@@ -183,7 +183,7 @@ async fn wait_until(due: Instant) {
 }
 
 /// Reads one response and returns its status.
-pub(super) async fn read_response(tcp: &mut TcpStream, buffer: &mut [u8]) -> anyhow::Result<u16> {
+pub(crate) async fn read_response(tcp: &mut TcpStream, buffer: &mut [u8]) -> anyhow::Result<u16> {
     let (mut filled, mut length) = (0, None);
     while length.is_none_or(|length| filled < length) {
         let n = tcp.read(&mut buffer[filled..]).await?;

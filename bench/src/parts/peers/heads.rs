@@ -1,5 +1,5 @@
 //! CPU time of the service for questions of gateways: descriptors at `rls`, and whole heads of a dozen headers at `authz` and `auth`, with
-//! counters in memory.
+//! counters in memory; and Envoy that asks at either.
 
 use std::net::SocketAddr;
 
@@ -12,8 +12,11 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-use super::load::read_response;
-use super::proxies::{Program, Proxy, free_address};
+use super::comparison::{Comparison, Contender, Round};
+use super::programs::{Filter, envoy_asking};
+use super::traffic::Protocol;
+use crate::parts::proxy::load::{read_response, upstream};
+use crate::parts::proxy::proxies::{ADMIT, Program, Proxy, free_address};
 use crate::report::row::{Aim, Row};
 use crate::report::verification::Verification;
 use crate::support::cores::Cores;
@@ -38,7 +41,7 @@ enum Door {
 
 const DOORS: [Door; 4] = [Door::Rls, Door::Authz("one"), Door::Auth, Door::Authz("twenty")];
 
-/// A policy with one limit for both kinds of questions, and one with twenty that each request meets.
+/// A policy with one limit for both kinds of questions, one with twenty that each request meets, and one for Envoy's.
 fn policies() -> String {
     let policy = |name: &str, limits: &str| {
         format!(
@@ -50,13 +53,16 @@ fn policies() -> String {
             "  - name: {name}\n    matches: [{matches}]\n    rates: [{{requests: 1000000000, per: 1h}}]\n    key: {{parts: [{{header: {{name: {key}}}, descriptorKey: user}}]}}\n"
         )
     };
+    let envoy =
+        format!("{{path: {{prefix: {ADMIT}}}}}, {{rls: {{domain: bench, entries: [{{key: admit}}]}}}}");
+    let envoy = limit("envoy", "x-api-key", &envoy).replace("descriptorKey: user", "descriptorKey: admit");
     let one = limit("one", "x-client", "{path: {prefix: /}}, {rls: {domain: bench, entries: [{key: user}]}}");
     let twenty: String = (0..20)
         .map(|n| {
             limit(&format!("l{n}"), "x-client", "{path: {prefix: /}}").replace(", descriptorKey: user", "")
         })
         .collect();
-    policy("one", &one) + "---\n" + &policy("twenty", &twenty)
+    [policy("one", &one), policy("twenty", &twenty), policy("envoy", &envoy)].join("---\n")
 }
 
 /// Measures all doors in the same rounds.
@@ -80,7 +86,7 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
         Row::compared(what, "us/question", &pairs(ours, peer), name, &verification)
             .with_aim(Aim::RatioAtMost(aim))
     };
-    Ok(vec![
+    let mut rows = vec![
         row("gateways: a head of 1 KB at authz, CPU of the service", 1, 0, "a descriptor at rls", 1.3),
         row("gateways: a head of 1 KB at auth, CPU of the service", 2, 0, "a descriptor at rls", 1.3),
         row(
@@ -90,7 +96,33 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
             "one limit",
             2.0,
         ),
-    ])
+    ];
+    rows.extend(behind_envoy(cores, &service, grpc).await?);
+    Ok(rows)
+}
+
+/// Compares Envoy that shows requests with Envoy that describes them, which ask the same service.
+async fn behind_envoy(cores: Cores, service: &Proxy, grpc: SocketAddr) -> anyhow::Result<Vec<Row>> {
+    let upstream = upstream().await?;
+    let start = async |name, filter| {
+        let envoy = envoy_asking(cores, upstream, grpc, (filter, "10s")).await?;
+        anyhow::Ok(Contender::path(name, envoy, Vec::new(), &service.processes))
+    };
+    let contenders =
+        [start("Envoy and authz", Filter::Authz).await?, start("Envoy and rls", Filter::Ratelimit).await?];
+    let (protocol, path) = (Protocol::Http1, ADMIT);
+    let comparison =
+        Comparison { contenders: &contenders, protocol, path, clients: CLIENTS, requests: QUESTIONS };
+    let compared = comparison.measure().await?;
+    let values: [(_, _, fn(&Round) -> f64); 3] = [
+        ("CPU of Envoy and the service", "us/request", |round| round.cpu),
+        ("50 % of responses within", "ms", |round| round.p50),
+        ("99 % of responses within", "ms", |round| round.p99),
+    ];
+    let row = |(title, unit, value)| {
+        compared.row(format!("gateways: Envoy and authz, {title}"), unit, value, [0, 1])
+    };
+    Ok(values.map(row).into())
 }
 
 /// Starts `sluice serve` with one worker. Returns it with its gRPC port.
