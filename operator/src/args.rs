@@ -7,11 +7,12 @@ use sluice_config::trace_options::{CollectorUrl, SampleRatio};
 use sluice_crds::Installation;
 use sluice_crds::checks::installation::InstallationArgs;
 use sluice_host::listen::address;
-pub use sluice_host::logging::LogFormat;
 use sluice_store::redis::MAX_PARTITIONS;
 
-use crate::injection::log_filter::LogFilter;
-use crate::service_account::ServiceAccount;
+use crate::injection::config::{LogFilter, StartupPolicy};
+use crate::names::ServiceAccount;
+
+pub use sluice_host::logging::LogFormat;
 
 /// The operator of Sluice.
 #[derive(Parser, Debug, Clone)]
@@ -221,15 +222,6 @@ pub enum StoreAccess {
     Shared,
     /// Each namespace has a user, which the operator maintains.
     Managed,
-}
-
-/// Treatment of requests before a sidecar has policies.
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StartupPolicy {
-    /// It forwards requests without limits.
-    Forward,
-    /// It rejects requests with the status 503.
-    Deny,
 }
 
 impl Args {

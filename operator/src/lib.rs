@@ -15,8 +15,7 @@
 //! A policy passes through these, in this order:
 //!
 //! - [`cluster`]: tables of policies, pods, Services and namespaces, kept up to date by watches.
-//! - [`service_account`]: by which the pods of the service are known.
-//! - [`object_key`], [`queue`]: the policies to reconcile; [`pod_selector`]: their pods.
+//! - [`names`], [`queue`]: the policies to reconcile, and their pods.
 //! - [`reconcile`]: compiles and publishes a policy, then writes its status.
 //! - [`distribution`]: sends published policies to the sidecars and takes their reports.
 
@@ -29,16 +28,14 @@ pub mod events;
 pub mod injection;
 pub mod leadership;
 pub mod metrics;
-pub mod object_key;
-pub mod pod_selector;
+pub mod names;
 pub mod process;
 pub mod queue;
 pub mod reconcile;
 pub mod resets;
-pub mod service_account;
 pub mod store;
 pub mod webhooks;
 
+pub use crate::process::run::verify;
 pub use args::Args;
 pub use process::run::run;
-pub use process::verify::verify;

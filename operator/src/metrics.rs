@@ -13,7 +13,7 @@ use sluice_host::logging::DroppedLines;
 use sluice_host::serve::table::PortMetrics;
 
 use crate::distribution::hub::Hub;
-use crate::object_key::PolicyKey;
+use crate::names::PolicyKey;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct AdmissionLabels {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::object_key::ObjectKey;
+use crate::names::ObjectKey;
 
 #[cfg(test)]
 mod tests;
@@ -17,12 +17,12 @@ mod tests;
 /// The queue of objects to reconcile.
 #[derive(Default)]
 pub struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     changed: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     /// Objects to reconcile now. None of them is claimed.
     ready: BTreeSet<ObjectKey>,
     /// Objects to reconcile later and when, and the same in the order of the times.
@@ -123,13 +123,13 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         // No statement that changes the state can panic halfway.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl QueueState {
     fn add(&mut self, key: ObjectKey, change: Meanwhile) {
         match self.claimed.get_mut(&key) {
             Some(meanwhile) => *meanwhile = change.max(*meanwhile),

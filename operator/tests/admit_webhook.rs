@@ -9,8 +9,8 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use serde_json::{Value, json};
 use sluice_operator::admission::serve::router;
-use sluice_operator::args::{LogFormat, StartupPolicy};
-use sluice_operator::injection::config::{InjectConfig, guaranteed_resources, resources};
+use sluice_operator::args::LogFormat;
+use sluice_operator::injection::config::{InjectConfig, StartupPolicy, guaranteed_resources, resources};
 use tower::ServiceExt as _;
 
 fn webhook() -> Router {

@@ -4,26 +4,31 @@
 //! Only changes that add something are refused, so a quota that was lowered never stands in the way of a repair. Two
 //! requests at the same time may pass together: a sidecar refuses what it cannot bear.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use kube::api::{Api, ListParams, PartialObjectMeta};
 use kube::core::{Expression, Selector};
 use serde_json::Value;
+use sluice_config::policy::Mode;
+use sluice_config::prepared::index::applies_to_all;
 use sluice_crds::compile::Compiled;
-use sluice_crds::{Installation, compile};
+use sluice_crds::policy::{PodSelection, TargetRef};
+use sluice_crds::{Installation, RateLimitPolicy, compile};
 use sluice_host::logging::told;
 use sluice_store::MAX_COUNTERS;
 use tokio::sync::Semaphore;
 
-use self::namespace::Namespace;
-use self::usage::Usage;
 use crate::args::Quotas;
-use crate::pod_selector::PodSelector;
+use crate::cluster::targets::{self, Target};
+use crate::injection::decide::is_opted_out;
+use crate::names::PodSelector;
 
-mod namespace;
 #[cfg(test)]
 mod tests;
-mod usage;
 
 /// Time that reading the cluster may take. The API server waits for 5 s.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -185,4 +190,164 @@ impl Quotas {
 fn unchecked(error: &str) -> Option<String> {
     tracing::warn!(error, "quotas were not checked, because the namespace could not be read");
     None
+}
+
+/// The share of the quotas that a policy takes.
+#[derive(Debug, Clone)]
+struct Usage {
+    name: String,
+    pods: PodSelection,
+    /// Whether the service enforces it.
+    by_service: bool,
+    /// All limits.
+    limits: usize,
+    /// Limits for every request that are enforced, and those in Shadow.
+    enforced_for_all: usize,
+    shadow_for_all: usize,
+    bytes: usize,
+}
+
+impl Usage {
+    fn new(compiled: &Compiled) -> Self {
+        let limits = &compiled.policy.limits;
+        let for_all =
+            |mode| limits.iter().filter(|limit| limit.mode == mode && applies_to_all(limit)).count();
+        Self {
+            name: compiled.policy.name.clone(),
+            pods: compiled.pods.clone(),
+            by_service: compiled.enforced_by.service,
+            limits: limits.len(),
+            enforced_for_all: for_all(Mode::Enforce),
+            shadow_for_all: for_all(Mode::Shadow),
+            bytes: compiled.policy.to_json().len(),
+        }
+    }
+
+    /// Returns the number of limits for every request.
+    fn for_all(&self) -> usize {
+        self.enforced_for_all + self.shadow_for_all
+    }
+
+    /// Returns the workloads and Services that the policy refers to for its pods.
+    fn targets(&self) -> &[TargetRef] {
+        match &self.pods {
+            PodSelection::Targets(targets) => targets,
+            PodSelection::Labels(_) => &[],
+        }
+    }
+
+    /// Describes the pods of the policy by what the policy says of them.
+    fn pods_text(&self) -> String {
+        match &self.pods {
+            PodSelection::Labels(selector) if selector.selects_all() => "pods".to_owned(),
+            PodSelection::Labels(selector) => format!("pods with {selector}"),
+            PodSelection::Targets(targets) => {
+                let targets: Vec<_> = targets.iter().map(ToString::to_string).collect();
+                format!("pods of {}", targets.join(", "))
+            }
+        }
+    }
+}
+
+/// Number of pods that are examined. The pods of a workload have the same labels.
+const MAX_PODS: u32 = 500;
+/// Number of workloads that are read at the same time.
+const MAX_CONCURRENT: usize = 8;
+
+/// The policies and pods of a namespace.
+#[derive(Debug)]
+struct Namespace {
+    /// Names of the policies, also of invalid ones.
+    policies: BTreeSet<String>,
+    /// The valid policies, and the pods that they select.
+    usages: Vec<(Usage, PodSelector)>,
+    /// Selects the pods of the new policy.
+    selector: PodSelector,
+    /// The labels of these pods.
+    pods: BTreeSet<BTreeMap<String, String>>,
+}
+
+impl Namespace {
+    /// Reads the policies of a namespace, and the pods that `new` selects.
+    async fn read(
+        client: &kube::Client,
+        installation: &Installation,
+        namespace: &str,
+        new: &Usage,
+        quotas: &Quotas,
+    ) -> kube::Result<Self> {
+        let policies: Api<RateLimitPolicy> = Api::namespaced(client.clone(), namespace);
+        // One more than the quota tells that it is used up.
+        let some = ListParams::default().limit(quotas.max_policies_per_namespace + 1);
+        let policies = policies.list(&some).await?;
+        let names = policies.iter().map(kube::ResourceExt::name_any).collect();
+        let installation = installation.clone();
+        let compiling = tokio::task::spawn_blocking(move || {
+            let usages = policies.iter().filter_map(|policy| {
+                let object = serde_json::to_value(policy).ok()?;
+                Some(Usage::new(&compile(&object, &installation).ok()?))
+            });
+            usages.collect::<Vec<_>>()
+        });
+        let usages = compiling.await.unwrap_or_default();
+        let targets = read_targets(client, namespace, usages.iter().chain([new])).await?;
+        let selector = selector(&new.pods, &targets);
+        let pods = read_pods(client, namespace, &selector).await?;
+        let usages = usages.into_iter().map(|usage| {
+            let pods = self::selector(&usage.pods, &targets);
+            (usage, pods)
+        });
+        Ok(Self { policies: names, usages: usages.collect(), selector, pods })
+    }
+}
+
+/// The workloads and Services that policies refer to, as far as they exist.
+type Targets = BTreeMap<TargetRef, Target>;
+
+/// Reads what policies refer to, each once.
+async fn read_targets(
+    client: &kube::Client,
+    namespace: &str,
+    usages: impl Iterator<Item = &Usage>,
+) -> kube::Result<Targets> {
+    let refs: BTreeSet<TargetRef> = usages.flat_map(Usage::targets).cloned().collect();
+    let reads = refs.into_iter().map(|target| async move {
+        let found = targets::read(client.clone(), namespace, target.kind, &target.name).await?;
+        Ok::<_, kube::Error>(found.map(|found| (target, found)))
+    });
+    futures::stream::iter(reads)
+        .buffer_unordered(MAX_CONCURRENT)
+        .try_filter_map(|found| async { Ok(found) })
+        .try_collect()
+        .await
+}
+
+/// Returns what selects the pods of a policy.
+fn selector(pods: &PodSelection, targets: &Targets) -> PodSelector {
+    match pods {
+        PodSelection::Labels(selector) => selector.clone().into(),
+        PodSelection::Targets(refs) => {
+            refs.iter().filter_map(|target| targets.get(target)).map(|target| target.pods.clone()).collect()
+        }
+    }
+}
+
+/// Reads the labels of the running pods that are selected.
+async fn read_pods(
+    client: &kube::Client,
+    namespace: &str,
+    selector: &PodSelector,
+) -> kube::Result<BTreeSet<BTreeMap<String, String>>> {
+    let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), namespace);
+    let alternatives = selector.alternatives();
+    let most = MAX_PODS / u32::try_from(alternatives.len().max(1)).unwrap_or(MAX_PODS);
+    let lists = alternatives.iter().map(|selector| {
+        let running = ListParams::default().labels(&selector.to_string()).fields("status.phase=Running");
+        let running = running.limit(most.max(1));
+        let pods = &pods;
+        async move { pods.list_metadata(&running).await }
+    });
+    let lists = futures::future::try_join_all(lists).await?;
+    let labels = lists.iter().flatten().map(|pod| pod.labels().clone());
+    Ok(labels.filter(|labels| !is_opted_out(labels)).collect())
 }

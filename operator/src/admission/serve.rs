@@ -1,7 +1,7 @@
 //! The two endpoints of the webhook. They are meant for the API server and do not authenticate callers: a
 //! response tells only what the request contains, and how many policies and limits the namespace of the policy has. Nothing that a
 //! request contains is written anywhere but into the response and the log. An error never blocks a pod; a pod that cannot be read is
-//! admitted unchanged.
+//! admitted unchanged. A policy is validated as by `sluice check`.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -20,20 +20,22 @@ use kube::core::{DynamicObject, ObjectMeta, Status, TypeMeta};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use sluice_crds::{Installation, Violation, compile};
 use sluice_host::serve::choice::network;
 use sluice_host::serve::turns::{Turn, Turns};
 use sluice_host::serve::{BodyError, Peer, cause};
 use tokio::time::Instant;
 
 use crate::admission::read::{POLICY, Parts};
-use crate::admission::review::{Review as Reviewed, Reviewer};
-use crate::cluster::limit_ranges::LimitRanges;
-use crate::injection::changes::Injected;
+use crate::args::Quotas;
+use crate::cluster::namespaces::LimitRanges;
 use crate::injection::config::InjectConfig;
-use crate::injection::inject::inject;
-use crate::injection::parts;
+use crate::injection::decide;
+use crate::injection::inject::{Injected, inject};
 use crate::metrics::Metrics;
-use crate::webhooks::probe::PROBE_NAME;
+use crate::names::StoreKey;
+use crate::store::resolve::{Resolved, StoreRules};
+use crate::webhooks::path::PROBE_NAME;
 
 /// Maximum size of a request, in bytes. The API server sends an old and a new object of up to 3 MiB each.
 const MAX_BODY: usize = 8 << 20;
@@ -52,7 +54,7 @@ const POLICY_BYTES: usize = 44 << 20;
 const PARTS_FACTOR: usize = 1000;
 
 /// The parts of a pod.
-pub(super) const POD: Parts = Parts { cost: parts::cost, most: parts::MOST };
+pub(super) const POD: Parts = Parts { cost: decide::cost_of_part, most: decide::MOST_PARTS };
 
 #[derive(Clone)]
 struct Admission {
@@ -87,7 +89,7 @@ type ReviewBody = Json<AdmissionReview<DynamicObject>>;
 /// The body of a request, as far as it is read.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Review<'a> {
+struct ReceivedReview<'a> {
     api_version: String,
     kind: String,
     #[serde(borrow)]
@@ -164,7 +166,7 @@ async fn read(
 
 /// Reads a request, and makes a response that allows it.
 fn receive(body: &[u8]) -> serde_json::Result<(Request<'_>, AdmissionResponse)> {
-    let mut review: Review<'_> = serde_json::from_slice(body)?;
+    let mut review: ReceivedReview<'_> = serde_json::from_slice(body)?;
     let mut response = AdmissionResponse::invalid("");
     response.types = TypeMeta { api_version: review.api_version, kind: review.kind };
     response.uid = std::mem::take(&mut review.request.uid);
@@ -281,4 +283,81 @@ async fn validate_reviewed(admission: &Admission, body: &[u8]) -> serde_json::Re
         response.warnings = Some(review.warnings);
     }
     Ok(Json(response.into_review()))
+}
+
+/// Maximum number of violations, or warnings, in one response.
+const MAX_LINES: usize = 20;
+
+/// The result of reviewing a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reviewed {
+    /// The violations of an invalid policy as one text, or the quota that it exceeds; `None` if it is admitted.
+    pub rejection: Option<String>,
+    /// Warnings about settings that are valid but probably wrong.
+    pub warnings: Vec<String>,
+}
+
+/// Reviews policies: what they say, and whether there is room for them. Reviews stores: what they say, and whether
+/// their namespace may have them.
+#[derive(Clone, Default)]
+pub struct Reviewer {
+    /// The settings of the installation.
+    pub installation: Installation,
+    /// The quotas, and access to the cluster. `None` checks no quotas.
+    pub quotas: Option<(Quotas, kube::Client)>,
+    /// Which stores the installation has. `None` reviews no stores.
+    pub stores: Option<StoreRules>,
+}
+
+impl Reviewer {
+    /// Reviews an object, and the text of its last edit if there is one.
+    pub async fn review(&self, object: Value, old: Option<&RawValue>) -> Reviewed {
+        match object["kind"].as_str() {
+            Some("RateLimitStore") => self.review_store(&object),
+            _ => self.review_policy(object, old).await,
+        }
+    }
+
+    fn review_store(&self, object: &Value) -> Reviewed {
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+        let key = StoreKey::new(text("namespace"), text("name"));
+        let rejection = match self.stores.as_ref().map(|rules| rules.compile(&key, object)) {
+            Some(Err(Resolved::Invalid(violations))) => Some(lines(&violations).join("; ")),
+            Some(Err(_)) => Some(
+                "namespaces have no stores of their own in this installation: ask the administrators of Sluice for the \
+                 chart value tenantStores.enabled"
+                    .to_owned(),
+            ),
+            Some(Ok(_)) | None => None,
+        };
+        Reviewed { rejection, warnings: Vec::new() }
+    }
+
+    async fn review_policy(&self, object: Value, old: Option<&RawValue>) -> Reviewed {
+        let compiled = compile(&object, &self.installation);
+        // Before the last edit is read: either may be large.
+        drop(object);
+        let compiled = match compiled {
+            Ok(compiled) => compiled,
+            Err(violations) => {
+                return Reviewed { rejection: Some(lines(&violations).join("; ")), warnings: Vec::new() };
+            }
+        };
+        let rejection = match &self.quotas {
+            Some((quotas, client)) => {
+                let old = old.map(|old| POLICY.read(old.get()).unwrap_or_default());
+                quotas.refusal(client, &self.installation, &compiled, old).await
+            }
+            None => None,
+        };
+        Reviewed { rejection, warnings: lines(&compiled.warnings) }
+    }
+}
+
+fn lines(violations: &[Violation]) -> Vec<String> {
+    let mut lines: Vec<_> = violations.iter().take(MAX_LINES).map(ToString::to_string).collect();
+    if violations.len() > MAX_LINES {
+        lines.push(format!("and {} more", violations.len() - MAX_LINES));
+    }
+    lines
 }

@@ -26,16 +26,16 @@ const MAX_ANSWER: usize = 300;
 
 /// The ConfigMaps with the authority. Clones share them.
 #[derive(Clone, Default)]
-pub struct AuthorityMaps(Arc<Inner>);
+pub struct AuthorityMaps(Arc<SharedAuthority>);
 
 #[derive(Default)]
-struct Inner {
-    state: Mutex<State>,
+struct SharedAuthority {
+    state: Mutex<AuthorityState>,
     changed: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct AuthorityState {
     listed: bool,
     /// The authorities in the ConfigMap of each namespace, as the watch has reported them.
     present: BTreeMap<String, Option<String>>,
@@ -88,7 +88,7 @@ impl AuthorityMaps {
         let mut changed = BTreeSet::new();
         let due: Vec<String> = {
             let mut state = self.lock();
-            let State { listed, present, written, failed } = &mut *state;
+            let AuthorityState { listed, present, written, failed } = &mut *state;
             if !*listed {
                 return (BTreeSet::new(), None);
             }
@@ -142,7 +142,7 @@ impl AuthorityMaps {
         self.0.changed.notified().await;
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, AuthorityState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,12 +3,9 @@
 //! get depends on the bounds of its namespace too, and is found out again when they change.
 //!
 //! - [`pod`]: what is kept of a pod.
-//! - `early`: reads of pods that the watch has not reported.
-//! - `reading`: those who need pods at the same time, such as all policies that select them, wait for one request.
+//! - `reads`: who reads pods at the same time.
 
-mod early;
 pub mod pod;
-mod reading;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -23,14 +20,14 @@ use kube::api::{Api, ListParams, PartialObjectMeta};
 use kube::runtime::watcher;
 use tokio::sync::watch;
 
-use crate::cluster::limit_ranges::LimitRanges;
-use crate::cluster::pods::early::EarlyReads;
+use crate::cluster::namespaces::LimitRanges;
 use crate::cluster::pods::pod::{Pod, PodFacts, read_addresses};
-use crate::cluster::pods::reading::Reading;
+use crate::cluster::pods::reads::{EarlyReads, Reading};
 use crate::cluster::watch::{Change, follow};
-use crate::injection::bounds::Bounds;
 use crate::injection::config::InjectConfig;
+use crate::injection::resources::Bounds;
 
+mod reads;
 #[cfg(test)]
 mod tests;
 
@@ -49,7 +46,7 @@ pub struct Pods {
     client: kube::Client,
     config: Arc<InjectConfig>,
     limit_ranges: LimitRanges,
-    table: Arc<RwLock<Table>>,
+    table: Arc<RwLock<PodTable>>,
     reading: Reading,
     early_reads: EarlyReads,
     /// Whether the first list is complete.
@@ -78,7 +75,7 @@ pub enum PodChange {
 }
 
 #[derive(Default)]
-struct Table {
+struct PodTable {
     /// Pods by UID.
     by_uid: HashMap<String, Arc<Pod>, RandomState>,
     /// Pods by namespace, and in it by name and UID: a pod may replace one of the same name that the watch reports later as deleted.
@@ -96,7 +93,7 @@ struct Table {
     gone: VecDeque<String>,
 }
 
-impl Table {
+impl PodTable {
     fn get(&self, namespace: &str, uid: &str) -> Option<&Arc<Pod>> {
         self.by_uid.get(uid).filter(|pod| pod.namespace == namespace)
     }
@@ -456,11 +453,11 @@ impl Pods {
     }
 
     // The table is consistent even if a holder of the lock panicked: each change is a single statement.
-    fn read(&self) -> RwLockReadGuard<'_, Table> {
+    fn read(&self) -> RwLockReadGuard<'_, PodTable> {
         self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Table> {
+    fn write(&self) -> RwLockWriteGuard<'_, PodTable> {
         self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

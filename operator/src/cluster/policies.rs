@@ -14,9 +14,8 @@ use kube::{Resource as _, ResourceExt as _};
 use sluice_crds::RateLimitPolicy;
 use tokio::sync::{Notify, watch};
 
-use crate::cluster::own_kinds::follow_all;
-use crate::cluster::watch::Change;
-use crate::object_key::PolicyKey;
+use crate::cluster::watch::{Change, follow_all};
+use crate::names::PolicyKey;
 
 #[cfg(test)]
 mod tests;
@@ -24,11 +23,11 @@ mod tests;
 /// All policies.
 #[derive(Default)]
 pub struct Policies {
-    table: watch::Sender<Table>,
+    table: watch::Sender<PolicyTable>,
 }
 
 #[derive(Default)]
-struct Table {
+struct PolicyTable {
     policies: BTreeMap<PolicyKey, Policy>,
     /// Whether the first list is complete.
     listed: bool,
@@ -54,7 +53,7 @@ enum Origin {
     Other,
 }
 
-impl Table {
+impl PolicyTable {
     /// Reports whether `edit` is still the newest edit of the policy. Changes of status and labels are not
     /// edits.
     fn is_current(&self, key: &PolicyKey, edit: &DynamicObject) -> bool {

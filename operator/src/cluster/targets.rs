@@ -4,26 +4,103 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::core::{Expression, Selector};
 use kube::runtime::watcher;
+use serde::de::DeserializeOwned;
 use sluice_crds::policy::TargetKind;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use self::target::Target;
-use crate::cluster::wanted::Wanted;
+use crate::cluster::references::Wanted;
 use crate::cluster::watch::{Change, follow};
-use crate::object_key::PolicyKey;
+use crate::names::{PodSelector, PolicyKey};
 
-pub mod target;
+/// Label of the pods of a Job with the UID of the Job.
+const JOB_UID_LABEL: &str = "batch.kubernetes.io/controller-uid";
+
+/// A workload or Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Selects the pods that are its own.
+    pub pods: PodSelector,
+    /// The reason why it has no pods now, as the end of a sentence, if it is not meant to have any.
+    pub idle: Option<&'static str>,
+}
+
+impl Target {
+    /// Reads the fields of an object.
+    #[must_use]
+    pub fn read(kind: TargetKind, object: &DynamicObject) -> Self {
+        match kind {
+            TargetKind::Deployment | TargetKind::StatefulSet | TargetKind::ReplicaSet => Self {
+                pods: own_selector(object),
+                idle: (number(object, "/spec/replicas") == Some(0)).then_some("is scaled to zero"),
+            },
+            TargetKind::DaemonSet => Self {
+                pods: own_selector(object),
+                idle: (number(object, "/status/desiredNumberScheduled") == Some(0) && is_observed(object))
+                    .then_some("fits no node"),
+            },
+            TargetKind::Job => Self {
+                pods: own_selector(object),
+                // Its controller sets the time when it starts the Job.
+                idle: (object.data.pointer("/status/startTime").is_some()
+                    && number(object, "/status/active").unwrap_or(0) == 0)
+                    .then_some("runs no pod"),
+            },
+            TargetKind::CronJob => {
+                let jobs = object.data.pointer("/status/active").and_then(|active| active.as_array());
+                let uids = jobs.into_iter().flatten().filter_map(|job| Some(job["uid"].as_str()?.to_owned()));
+                let uids: std::collections::BTreeSet<_> = uids.collect();
+                if uids.is_empty() {
+                    return Self { pods: PodSelector::NONE, idle: Some("runs no Job") };
+                }
+                let pods = Selector::from(Expression::In(JOB_UID_LABEL.to_owned(), uids)).into();
+                Self { pods, idle: None }
+            }
+            TargetKind::Service => Self::service(field(object, "/spec/selector").unwrap_or_default()),
+        }
+    }
+
+    /// A Service with this selector. Without one it selects no pods.
+    #[must_use]
+    pub fn service(labels: std::collections::BTreeMap<String, String>) -> Self {
+        let pods = match labels.is_empty() {
+            true => PodSelector::NONE,
+            false => labels.into_iter().collect::<Selector>().into(),
+        };
+        Self { pods, idle: None }
+    }
+}
+
+/// Returns the selector of a workload.
+fn own_selector(object: &DynamicObject) -> PodSelector {
+    let selector = field::<LabelSelector>(object, "/spec/selector").map(Selector::try_from);
+    selector.and_then(Result::ok).map_or(PodSelector::NONE, PodSelector::from)
+}
+
+/// Reports whether the status is that of the present spec.
+fn is_observed(object: &DynamicObject) -> bool {
+    number(object, "/status/observedGeneration") == object.metadata.generation
+}
+
+fn number(object: &DynamicObject, path: &str) -> Option<i64> {
+    object.data.pointer(path)?.as_i64()
+}
+
+fn field<T: DeserializeOwned>(object: &DynamicObject, path: &str) -> Option<T> {
+    T::deserialize(object.data.pointer(path)?).ok()
+}
 
 /// Number of workloads in a page of the first list. A workload may be large, and only its selector is kept.
 const PAGE: u32 = 50;
 
 /// A workload that a policy refers to.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Found {
+pub enum FoundTarget {
     /// The workloads of its kind have not been listed yet.
     Pending,
     /// It does not exist.
@@ -50,14 +127,14 @@ struct Shared {
 #[derive(Default)]
 struct State {
     /// The kinds that each policy refers to.
-    wanted: Wanted<PolicyKey, Kind>,
-    tables: BTreeMap<Kind, Table>,
+    wanted: Wanted<PolicyKey, WatchedKind>,
+    tables: BTreeMap<WatchedKind, Table>,
     /// Number of watches that were started.
     started: u64,
 }
 
 /// A kind in a namespace.
-type Kind = (String, TargetKind);
+type WatchedKind = (String, TargetKind);
 
 /// The workloads of one kind in one namespace.
 struct Table {
@@ -113,15 +190,15 @@ impl Targets {
 
     /// Returns what is known of a workload.
     #[must_use]
-    pub fn find(&self, namespace: &str, kind: TargetKind, name: &str) -> Found {
+    pub fn find(&self, namespace: &str, kind: TargetKind, name: &str) -> FoundTarget {
         let state = self.shared.lock();
         match state.tables.get(&(namespace.to_owned(), kind)).filter(|table| table.listed) {
-            None => Found::Pending,
-            Some(table) => table.targets.get(name).cloned().map_or(Found::Missing, Found::Target),
+            None => FoundTarget::Pending,
+            Some(table) => table.targets.get(name).cloned().map_or(FoundTarget::Missing, FoundTarget::Target),
         }
     }
 
-    fn start(&self, kind: &Kind, id: u64) -> Table {
+    fn start(&self, kind: &WatchedKind, id: u64) -> Table {
         let objects = api(self.client.clone(), &kind.0, kind.1);
         let (shared, kind) = (Arc::downgrade(&self.shared), kind.clone());
         let watch = tokio::spawn(async move {
@@ -133,7 +210,7 @@ impl Targets {
 }
 
 impl Shared {
-    fn apply(shared: &Weak<Self>, kind: &Kind, id: u64, change: Change<DynamicObject>) {
+    fn apply(shared: &Weak<Self>, kind: &WatchedKind, id: u64, change: Change<DynamicObject>) {
         let Some(shared) = shared.upgrade() else { return };
         let mut state = shared.lock();
         let Some(table) = state.tables.get_mut(kind).filter(|table| table.id == id) else { return };
@@ -181,4 +258,73 @@ pub async fn read(
 fn api(client: kube::Client, namespace: &str, kind: TargetKind) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk(kind.group(), "v1", &format!("{kind:?}"));
     Api::namespaced_with(client, namespace, &ApiResource::from_gvk(&kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn target(kind: TargetKind, data: Value) -> Target {
+        let object = DynamicObject {
+            types: None,
+            metadata: ObjectMeta { generation: Some(1), ..ObjectMeta::default() },
+            data,
+        };
+        Target::read(kind, &object)
+    }
+
+    fn selects(target: &Target, key: &str, value: &str) -> bool {
+        target.pods.matches(&[(key.to_owned(), value.to_owned())].into())
+    }
+
+    #[test]
+    fn a_workload_selects_its_own_pods() {
+        let selector = json!({"matchLabels": {"app": "a"}});
+        for kind in [TargetKind::Deployment, TargetKind::StatefulSet, TargetKind::ReplicaSet] {
+            let at =
+                |replicas: i64| target(kind, json!({"spec": {"replicas": replicas, "selector": selector}}));
+            assert!(selects(&at(1), "app", "a") && !selects(&at(1), "app", "b"));
+            assert_eq!((at(1).idle, at(0).idle), (None, Some("is scaled to zero")));
+        }
+        let set = |nodes: i64| {
+            target(
+                TargetKind::DaemonSet,
+                json!({"spec": {"selector": selector}, "status": {"desiredNumberScheduled": nodes, "observedGeneration": 1}}),
+            )
+        };
+        assert!(selects(&set(1), "app", "a"));
+        assert_eq!((set(1).idle, set(0).idle), (None, Some("fits no node")));
+        let job = |status: Value| {
+            target(TargetKind::Job, json!({"spec": {"selector": selector}, "status": status}))
+        };
+        assert!(selects(&job(json!({"active": 1})), "app", "a"));
+        assert_eq!((job(json!({"active": 1})).idle, job(json!({})).idle), (None, None), "not started yet");
+    }
+
+    #[test]
+    fn a_job_that_has_ended_runs_no_pod() {
+        let ended = json!({"status": {"startTime": "2026-01-01T00:00:00Z", "succeeded": 1}});
+        assert_eq!(target(TargetKind::Job, ended).idle, Some("runs no pod"));
+    }
+
+    #[test]
+    fn a_cron_job_selects_the_pods_of_its_active_jobs() {
+        let cron = |active: Value| target(TargetKind::CronJob, json!({"status": {"active": active}}));
+        let two = cron(json!([{"uid": "1"}, {"uid": "2"}]));
+        assert!(selects(&two, JOB_UID_LABEL, "2") && !selects(&two, JOB_UID_LABEL, "3"));
+        let none = cron(json!([]));
+        assert_eq!(none, Target { pods: PodSelector::NONE, idle: Some("runs no Job") });
+    }
+
+    #[test]
+    fn what_has_no_selector_selects_nothing() {
+        for kind in [TargetKind::Deployment, TargetKind::Job, TargetKind::Service] {
+            assert!(!selects(&target(kind, json!({"spec": {}})), "app", "a"), "{kind:?}");
+        }
+        let service = target(TargetKind::Service, json!({"spec": {"selector": {"app": "a"}}}));
+        assert!(selects(&service, "app", "a") && !selects(&service, "app", "b"));
+    }
 }

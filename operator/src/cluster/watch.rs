@@ -1,17 +1,33 @@
 //! The loop that all watches share. It reconnects with backoff and reports a watch's restart as the changes
 //! that happened meanwhile.
+//!
+//! The kinds of Sluice are watched as untyped objects, so that one unreadable object does not stop the watch of the others. A watch
+//! reports objects by the CustomResourceDefinition that the API server had when the watch began: a field that was added later is
+//! missing from everything that it reports. So the objects are listed again when their definition has changed.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
 
-use futures::{Stream, StreamExt as _};
+use futures::{Stream, StreamExt as _, stream};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, ApiResource, DynamicObject, PartialObjectMeta};
 use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{Error, Event, Result};
-use kube::{Resource, ResourceExt as _};
+use kube::runtime::watcher::{self, Error, Event, Result};
+use kube::{Client, Resource, ResourceExt as _};
 use sluice_host::logging::told;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use crate::names::ObjectKey;
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod own_kinds_tests;
 
 /// A change that a watch reports.
 #[derive(Debug, PartialEq, Eq)]
@@ -125,4 +141,152 @@ fn report_replaced<K: Resource>(old_uid: Option<&String>, object: &K, on_change:
 
 fn name_of<K: Resource>(object: &K) -> (String, String) {
     (object.meta().namespace.clone().unwrap_or_default(), object.meta().name.clone().unwrap_or_default())
+}
+
+/// When the objects are listed again after their definition has changed. Some API servers may still read it when another one has reported
+/// it, for which Kubernetes itself allows five seconds when a definition is new. They end the watches that they began before within two
+/// minutes, so the last list has what no such watch reported:
+/// <https://github.com/kubernetes/apiextensions-apiserver/blob/v0.34.0/pkg/apiserver/customresource_handler.go> (`tearDown`).
+const LIST_AGAIN: [Duration; 3] = [Duration::ZERO, Duration::from_secs(5), Duration::from_secs(150)];
+
+/// Returns the API of a kind as untyped objects, in one namespace or in all.
+#[must_use]
+pub fn api<K: Resource<DynamicType = ()>>(client: Client, namespace: Option<&str>) -> Api<DynamicObject> {
+    let resource = ApiResource::erase::<K>(&());
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client, namespace, &resource),
+        None => Api::all_with(client, &resource),
+    }
+}
+
+/// Follows all objects of a kind, and lists them again when the definition of the kind has changed.
+pub async fn follow_all<K: Resource<DynamicType = ()>>(
+    client: Client,
+    on_change: impl FnMut(Change<DynamicObject>) + Send,
+) {
+    let (list, lists) = watch::channel(());
+    let objects = api::<K>(client.clone(), None);
+    let begin = move || watcher::watcher(objects.clone(), watcher::Config::default()).boxed();
+    let name = format!("{}.{}", K::plural(&()), K::group(&()));
+    let definition = watcher::watcher(
+        Api::<PartialObjectMeta<CustomResourceDefinition>>::all(client),
+        watcher::Config::default().fields(&format!("metadata.name={name}")),
+    );
+    tokio::join!(follow(restarted(begin, lists), on_change), ask_for_lists(definition, &list));
+}
+
+/// Returns what a watch reports. It begins, and begins again, when a list is asked for.
+fn restarted<S: Stream + Send + Unpin>(
+    begin: impl Fn() -> S + Send,
+    lists: watch::Receiver<()>,
+) -> impl Stream<Item = S::Item> + Send {
+    stream::unfold((None::<S>, lists, begin), |(mut objects, mut lists, begin)| async move {
+        loop {
+            let next = async {
+                match &mut objects {
+                    Some(objects) => objects.next().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                Ok(()) = lists.changed() => objects = Some(begin()),
+                event = next => return event.map(|event| (event, (objects, lists, begin))),
+            }
+        }
+    })
+}
+
+/// Asks for the first list when the definition has been read or cannot be read, and for others when it has changed.
+async fn ask_for_lists(
+    definition: impl Stream<Item = watcher::Result<Event<PartialObjectMeta<CustomResourceDefinition>>>> + Send,
+    list: &watch::Sender<()>,
+) {
+    let mut definition = std::pin::pin!(definition.default_backoff());
+    let (mut has_begun, mut known, mut failure) = (false, None, Failure::default());
+    // The latest is the first.
+    let mut due: Vec<Instant> = Vec::new();
+    loop {
+        let next_list = async {
+            match due.last() {
+                Some(at) => sleep_until(*at).await,
+                None => std::future::pending().await,
+            }
+        };
+        let event = tokio::select! {
+            () = next_list => {
+                due.pop();
+                list.send_replace(());
+                continue;
+            }
+            event = definition.next() => event,
+        };
+        match event {
+            Some(Ok(event)) => {
+                failure.end(&event);
+                if let Event::InitApply(object) | Event::Apply(object) = &event {
+                    let found = Some((object.metadata.uid.clone(), object.metadata.generation));
+                    if has_begun && known != found {
+                        let now = Instant::now();
+                        due = LIST_AGAIN.iter().rev().map(|&delay| now + delay).collect();
+                    }
+                    known = found;
+                }
+                if !matches!(event, Event::InitDone) {
+                    continue;
+                }
+            }
+            Some(Err(error)) => drop(failure.log(std::any::type_name::<CustomResourceDefinition>(), &error)),
+            None => return,
+        }
+        if !std::mem::replace(&mut has_begun, true) {
+            due.push(Instant::now());
+        }
+    }
+}
+
+/// All objects of a kind.
+pub struct Untyped<K> {
+    table: watch::Sender<UntypedTable>,
+    kind: PhantomData<fn() -> K>,
+}
+
+#[derive(Default)]
+struct UntypedTable {
+    objects: BTreeMap<ObjectKey, Arc<DynamicObject>>,
+    /// Whether the first list is complete.
+    listed: bool,
+}
+
+impl<K> Default for Untyped<K> {
+    fn default() -> Self {
+        Self { table: watch::Sender::default(), kind: PhantomData }
+    }
+}
+
+impl<K: Resource<DynamicType = ()>> Untyped<K> {
+    /// Keeps the table up to date and calls `on_change` after each change.
+    pub async fn watch(&self, client: kube::Client, mut on_change: impl FnMut() + Send) {
+        follow_all::<K>(client, |change| {
+            self.table.send_modify(|table| match change {
+                Change::Applied(object) => {
+                    let key = ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any());
+                    table.objects.insert(key, Arc::new(object));
+                }
+                Change::Deleted { namespace, name, .. } => {
+                    table.objects.remove(&ObjectKey { namespace, name });
+                }
+                Change::Listed => table.listed = true,
+            });
+            on_change();
+        })
+        .await;
+    }
+
+    /// Returns all objects once they have been listed.
+    #[must_use]
+    pub fn all(&self) -> Option<BTreeMap<ObjectKey, Arc<DynamicObject>>> {
+        let table = self.table.borrow();
+        table.listed.then(|| table.objects.clone())
+    }
 }

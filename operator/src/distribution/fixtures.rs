@@ -8,11 +8,10 @@ use sluice_config::policy::{Consistency, DEFAULT_STORE, Mode, OnStoreFailure};
 use sluice_crds::policy::{EnforcedBy, Enforcer, PodSelection};
 
 use crate::distribution::hub::Hub;
-use crate::distribution::hub::desired::DesiredPolicies;
-use crate::distribution::identity::Identity;
+use crate::distribution::hub::sessions::DesiredPolicies;
 use crate::distribution::publication::Publication;
-use crate::object_key::PolicyKey;
-use crate::pod_selector::PodSelector;
+use crate::distribution::session::Identity;
+use crate::names::{PodSelector, PolicyKey};
 
 /// UID of the pod of [`identity`].
 pub(super) const POD_UID: &str = "uid";

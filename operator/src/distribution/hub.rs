@@ -1,53 +1,40 @@
 //! The hub between policies and sidecars: published policies, sessions and their reports. Everything is in
-//! memory behind one lock, which is never held across an await. A change wakes the sessions that it concerns.
+//! memory behind one lock, which is never held across an await. A change wakes the sessions that it concerns. What happens in one
+//! namespace looks at no policy and no session of another.
 //!
-//! - `indexed`: policies and sessions by UID and by namespace.
-//! - `policies`: publishes and removes policies, and sets their replicas.
-//! - `live`: wakes sessions for changes of replicas, not too often.
+//! - `policies`: publishes and removes policies, sets their replicas, and wakes sessions for that, not too often.
 //! - `stores`: the stores that sidecars count in.
-//! - `sessions`: begins and ends sessions and takes their reports.
-//! - `resets`: resets of single clients.
-//! - `shadow`: the clients that limits in Shadow would have denied.
-//! - [`desired`]: the desired state of one pod.
+//! - `sessions`: begins and ends sessions, takes their reports, and says what each is to have.
+//! - `clients`: resets of single clients, and the clients that limits in Shadow would have denied.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use foldhash::fast::RandomState;
 use sluice_config::message::{ResetUid, TokenKeys};
 use sluice_config::policy::Mode;
 use sluice_crds::policy::{EnforcedBy, Enforcer, PodSelection};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use self::indexed::{Indexed, Namespaced};
-use crate::distribution::clients::recent_clients::{LimitKey, RecentClients};
-use crate::distribution::clients::reset::ActiveReset;
-use crate::distribution::encoded::EncodedEvents;
-use crate::distribution::identity::Identity;
-use crate::distribution::publication::{Blob, PublishedForms, PublishedLimit};
-use crate::distribution::replicas::Replicas;
-use crate::distribution::session::Session;
-use crate::distribution::shared_reports::SharedReports;
+use crate::distribution::clients::{ActiveReset, LimitKey, RecentClients};
+use crate::distribution::publication::{Blob, EncodedEvents, PublishedForms, PublishedLimit, Replicas};
+use crate::distribution::session::{Changed, Identity, Session, SharedReports};
 use crate::distribution::stores::HubStores;
-use crate::distribution::wakeup::Changed;
-use crate::object_key::PolicyKey;
-use crate::pod_selector::PodSelector;
+use crate::names::{PodSelector, PolicyKey};
 use crate::queue::Queue;
 
-pub mod desired;
-mod indexed;
-mod live;
-mod policies;
-mod resets;
-mod sessions;
-mod shadow;
 mod stores;
+
+mod clients;
+mod policies;
+pub mod sessions;
 #[cfg(test)]
 mod tests;
 
 /// The hub.
 pub struct Hub {
-    state: Mutex<State>,
+    state: Mutex<HubState>,
     version: watch::Sender<u64>,
     readiness: watch::Sender<HubReadiness>,
     /// Time of its creation.
@@ -74,7 +61,7 @@ struct HubReadiness {
 }
 
 #[derive(Default)]
-struct State {
+struct HubState {
     policies: Indexed<DistributedPolicy>,
     /// Sessions by the UID of their pod.
     sessions: Indexed<Session>,
@@ -83,7 +70,7 @@ struct State {
     /// The last reports of their sidecars.
     reports: SharedReports,
     /// Changes of replicas for which sessions are not woken yet, by namespace.
-    replicas_changed: HashMap<String, live::Waiting>,
+    replicas_changed: HashMap<String, WaitingReplicas>,
     stores: HubStores,
     /// The keys that the service verifies tokens of its callers with.
     token_keys: Option<TokenKeys>,
@@ -93,6 +80,15 @@ struct State {
     shadow_denied: BTreeMap<LimitKey, RecentClients>,
     /// With `Shadow`, all policies are published in Shadow.
     mode: Mode,
+}
+
+/// The policies of a namespace whose replicas have changed since its sessions were woken last. A namespace without changes
+/// for a while has no entry.
+#[derive(Debug, Default)]
+struct WaitingReplicas {
+    policies: BTreeSet<String>,
+    /// Whether the change of one of them matters.
+    matters: bool,
 }
 
 /// One policy object.
@@ -151,7 +147,7 @@ impl Namespaced for Session {
     }
 }
 
-impl State {
+impl HubState {
     /// Returns the policies that select the pod of a session, with their UIDs.
     fn policies_of(&self, session: &Session) -> impl Iterator<Item = (&String, &DistributedPolicy)> {
         let (own, all) = match session.identity.enforcer {
@@ -255,8 +251,81 @@ impl Hub {
         self.version.send_modify(|version| *version += 1);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HubState> {
         // No statement that changes the state can panic halfway.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An item of a namespace.
+trait Namespaced {
+    fn namespace(&self) -> &str;
+}
+
+/// Items by UID, and the UIDs of each namespace.
+struct Indexed<T> {
+    items: HashMap<String, T, RandomState>,
+    namespaces: HashMap<String, BTreeSet<String>>,
+}
+
+impl<T> Default for Indexed<T> {
+    fn default() -> Self {
+        Self { items: HashMap::default(), namespaces: HashMap::new() }
+    }
+}
+
+impl<T: Namespaced> Indexed<T> {
+    pub(super) fn get(&self, uid: &str) -> Option<&T> {
+        self.items.get(uid)
+    }
+
+    /// Returns an item to be changed. It stays in its namespace.
+    pub(super) fn get_mut(&mut self, uid: &str) -> Option<&mut T> {
+        self.items.get_mut(uid)
+    }
+
+    pub(super) fn insert(&mut self, uid: &str, item: T) -> Option<T> {
+        let before = self.remove(uid);
+        self.namespaces.entry(item.namespace().to_owned()).or_default().insert(uid.to_owned());
+        self.items.insert(uid.to_owned(), item);
+        before
+    }
+
+    pub(super) fn remove(&mut self, uid: &str) -> Option<T> {
+        let item = self.items.remove(uid)?;
+        if let Some(uids) = self.namespaces.get_mut(item.namespace()) {
+            uids.remove(uid);
+            if uids.is_empty() {
+                self.namespaces.remove(item.namespace());
+            }
+        }
+        Some(item)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &T)> {
+        self.items.iter()
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.items.values()
+    }
+
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.items.values_mut()
+    }
+
+    /// Returns the items of a namespace with their UIDs, in the order of these.
+    pub(super) fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = (&String, &T)> {
+        let uids = self.namespaces.get(namespace).into_iter().flatten();
+        uids.filter_map(|uid| Some((uid, self.items.get(uid)?)))
+    }
+
+    /// Returns the namespaces that have items.
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = &String> {
+        self.namespaces.keys()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.items.len()
     }
 }

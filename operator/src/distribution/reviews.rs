@@ -40,11 +40,11 @@ pub(super) struct TooMany;
 pub(super) struct Reviews {
     unknown: Semaphore,
     known: Semaphore,
-    state: Mutex<State>,
+    state: Mutex<ReviewState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ReviewState {
     sources: HashMap<IpAddr, Source>,
     accepted: HashMap<TokenHash, Accepted>,
 }
@@ -126,12 +126,12 @@ impl Reviews {
         Ok(Review { reviews: self.clone(), source, token, is_known, is_verified })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReviewState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl ReviewState {
     /// Returns the reviews of a token that is known from now on.
     fn known(&mut self, token: TokenHash, now: Instant) -> &mut Accepted {
         if self.accepted.len() >= MAX_TOKENS && !self.accepted.contains_key(&token) {

@@ -22,13 +22,13 @@ use tokio::time::Instant;
 
 use crate::cluster::pods::Pods;
 use crate::distribution::hub::Hub;
-use crate::distribution::identity::{Denied, Identity, find_pod, review};
+use crate::distribution::identity::{ApiServerKeys, Denied, Verdict, find_pod, review};
 use crate::distribution::reports::{ReportsEnd, receive};
 use crate::distribution::reviews::Reviews;
+use crate::distribution::session::Identity;
 use crate::distribution::stream::{close, send_changes};
-use crate::distribution::token_keys::{TokenKeys, Verdict};
 use crate::metrics::Metrics;
-use crate::service_account::ServiceAccount;
+use crate::names::ServiceAccount;
 
 /// Header with the ID of the last event that a sidecar has applied.
 const LAST_EVENT_ID: header::HeaderName = header::HeaderName::from_static("last-event-id");
@@ -45,7 +45,7 @@ struct Control {
     pods: Pods,
     hub: Arc<Hub>,
     metrics: Arc<Metrics>,
-    keys: Arc<TokenKeys>,
+    keys: Arc<ApiServerKeys>,
     service: Option<ServiceAccount>,
     reviews: Arc<Reviews>,
 }
@@ -73,7 +73,7 @@ pub fn router(
     metrics: Arc<Metrics>,
     service: Option<ServiceAccount>,
 ) -> Router {
-    let keys = Arc::new(TokenKeys::new(client.clone()));
+    let keys = Arc::new(ApiServerKeys::new(client.clone()));
     if service.is_some() {
         tokio::spawn(keys.clone().publish(hub.clone()));
     }
@@ -266,12 +266,12 @@ mod tests {
     use sluice_host::serve::table::{Maxima, PortMetrics, Strangers, Table};
 
     use super::*;
-    use crate::cluster::limit_ranges::LimitRanges;
+    use crate::cluster::namespaces::LimitRanges;
     use crate::distribution::fixtures::hub;
     use crate::distribution::identity::TokenClaims;
+    use crate::distribution::identity::token_keys_tests::{Signer, claims, token_keys, with};
     use crate::distribution::reviews::Review;
     use crate::distribution::stores::HubStores;
-    use crate::distribution::token_keys::tests::{Signer, claims, token_keys, with};
     use crate::injection::inject::tests::config;
 
     /// Returns a control port whose client of the API server never gets a response.

@@ -1,20 +1,21 @@
-//! One session of a sidecar: its reports, and how long they count after it has ended.
+//! One session of a sidecar: its pod, its reports, how long they count after it has ended, and what wakes it. The pods of a workload
+//! report the same, so equal reports are kept once.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use sluice_config::PolicyHash;
 use sluice_config::message::{PolicyFindings, PolicyReport, ResetReport, ResetUid, StoreReport};
 use sluice_config::policy::DEFAULT_STORE;
 use sluice_crds::policy::Enforcer;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use crate::distribution::identity::Identity;
-use crate::distribution::shared_reports::Reports;
-use crate::distribution::wakeup::Wakeup;
+use crate::cluster::pods::pod::Labels;
 
 /// Time for which the reports of a session count after it has ended.
 pub const EXPIRY: Duration = Duration::from_secs(30);
@@ -62,6 +63,23 @@ impl Reported {
         store: None,
         unreachable: Vec::new(),
     };
+}
+
+/// The pod of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Enforces policies there.
+    pub enforcer: Enforcer,
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub pod: String,
+    /// UID of the pod.
+    pub pod_uid: String,
+    /// Labels of the pod.
+    pub labels: Labels,
+    /// Time at which the token expires, in seconds since the Unix epoch.
+    pub expires: Option<i64>,
 }
 
 /// A session, current or recently ended, of one pod.
@@ -190,5 +208,110 @@ pub(super) fn sanitized_store(report: StoreReport) -> StoreReport {
             StoreReport::Failing { fault, cause }
         }
         StoreReport::Unknown | StoreReport::Healthy(_) => report,
+    }
+}
+
+/// Number of different reports of a namespace that are looked through for an equal one. Further ones are kept as often as they come.
+const MAX_DIFFERENT: usize = 8;
+
+/// The last reports of a sidecar.
+#[derive(Default, PartialEq)]
+pub(super) struct Reports {
+    /// The report about each policy, by its UID.
+    pub(super) policies: HashMap<String, PolicyReport, RandomState>,
+    /// The report about each store, by its name.
+    pub(super) stores: BTreeMap<String, StoreReport>,
+}
+
+/// The last different reports by namespace, the newest first.
+#[derive(Default)]
+pub(super) struct SharedReports(HashMap<String, VecDeque<Weak<Reports>>>);
+
+impl SharedReports {
+    /// Returns equal reports of another sidecar of the namespace, or these.
+    pub(super) fn share(&mut self, namespace: &str, reports: Reports) -> Arc<Reports> {
+        let known = match self.0.get_mut(namespace) {
+            Some(known) => known,
+            None => self.0.entry(namespace.to_owned()).or_default(),
+        };
+        if let Some(equal) = known.iter().filter_map(Weak::upgrade).find(|known| **known == reports) {
+            return equal;
+        }
+        let reports = Arc::new(reports);
+        known.retain(|known| known.strong_count() > 0);
+        known.truncate(MAX_DIFFERENT - 1);
+        known.push_front(Arc::downgrade(&reports));
+        reports
+    }
+
+    /// Forgets the reports of a namespace that has no sessions any more.
+    pub(super) fn forget(&mut self, namespace: &str) {
+        self.0.remove(namespace);
+    }
+}
+
+/// The kind of a change that concerns a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Changed {
+    /// Only replicas or resets.
+    Live,
+    /// The policies of its pod, its labels, or the access to stores.
+    Policies,
+}
+
+/// Wakes one session.
+#[derive(Debug, Default)]
+pub(super) struct Wakeup {
+    notify: Notify,
+    /// Whether policies have changed since the session has looked.
+    policies: AtomicBool,
+}
+
+impl Wakeup {
+    pub(super) fn wake(&self, changed: Changed) {
+        if changed == Changed::Policies {
+            self.policies.store(true, Ordering::Release);
+        }
+        self.notify.notify_one();
+    }
+
+    /// Waits until the session is woken.
+    pub(super) async fn woken(&self) {
+        self.notify.notified().await;
+    }
+
+    /// Reports whether policies have changed since the last call.
+    pub(super) fn take_policies(&self) -> bool {
+        self.policies.swap(false, Ordering::AcqRel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(policies: usize) -> Reports {
+        let report = || PolicyReport::Nacked { hash: sluice_config::PolicyHash::of("p"), reason: "r".into() };
+        let policies = (0..policies).map(|policy| (policy.to_string(), report())).collect();
+        Reports { policies, stores: BTreeMap::new() }
+    }
+
+    #[test]
+    fn equal_reports_of_a_namespace_are_kept_once_and_no_more_than_a_few_are_looked_through() {
+        let mut shared = SharedReports::default();
+        let first = shared.share("n", of(1));
+        assert!(Arc::ptr_eq(&first, &shared.share("n", of(1))));
+        assert!(!Arc::ptr_eq(&first, &shared.share("other", of(1))));
+        let different: Vec<_> = (2..=MAX_DIFFERENT).map(|policies| shared.share("n", of(policies))).collect();
+        assert!(Arc::ptr_eq(&first, &shared.share("n", of(1))));
+        let one_more = shared.share("n", of(100));
+        assert!(!Arc::ptr_eq(&first, &shared.share("n", of(1))), "the oldest one was forgotten");
+        assert_eq!(shared.0["n"].len(), MAX_DIFFERENT);
+        drop((first, different));
+        let _ = shared.share("n", of(101));
+        assert!(shared.0["n"].len() <= 3, "those of nobody are not kept");
+        assert!(Arc::ptr_eq(&one_more, &shared.share("n", of(100))));
+        shared.forget("n");
+        assert_eq!(shared.0.len(), 1);
     }
 }

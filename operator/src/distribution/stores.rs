@@ -9,7 +9,7 @@ use sluice_config::store_access::{StoreAccess, StoreChoice, StoreChoices};
 use sluice_crds::policy::Enforcer;
 use sluice_store::redis::admin::ManagedUser;
 
-use crate::object_key::StoreKey;
+use crate::names::StoreKey;
 
 /// The stores that sidecars count in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,24 +1,27 @@
 //! The event stream of one session. Each update is the difference from what the session has been sent before,
-//! so at most one update is pending, however slow the reader. Sessions do not wait for each other.
+//! so at most one update is pending, however slow the reader. Changes that come together are merged. Sessions do not wait for each other.
 //!
-//! - `debounce`: waits for changes and merges the ones that come together.
 //! - `update`: computes the events of an update.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::distribution::hub::Hub;
+use crate::distribution::session::Wakeup;
+use crate::distribution::stream::update::Sent;
 use crate::metrics::Metrics;
-use debounce::Changes;
-use update::Sent;
 
-mod debounce;
+mod update;
+
 #[cfg(test)]
 mod tests;
-mod update;
+
+#[cfg(test)]
+mod ending_tests;
 
 /// Longest silence before a comment. A sidecar takes a session for dead after twice this time: an operator that hangs. TCP keepalive
 /// reveals one that is gone before that.
@@ -54,7 +57,7 @@ pub async fn send_changes(
 }
 
 /// The reader or the pod is gone.
-struct Gone;
+struct ReaderGone;
 
 async fn send_until_gone(
     hub: &Hub,
@@ -63,13 +66,13 @@ async fn send_until_gone(
     last_applied: Option<String>,
     changes: Changes,
     writer: &mut (impl AsyncWrite + Unpin),
-) -> Result<(), Gone> {
+) -> Result<(), ReaderGone> {
     let mut sent = Sent::new(last_applied);
     let mut is_first = true;
     let mut last_byte = Instant::now();
     loop {
         let policies_changed = changes.take_policies() || std::mem::take(&mut is_first);
-        for event in sent.update(hub, pod_uid, policies_changed).ok_or(Gone)? {
+        for event in sent.update(hub, pod_uid, policies_changed).ok_or(ReaderGone)? {
             metrics.event_sent();
             send(writer, &event).await?;
             last_byte = Instant::now();
@@ -107,10 +110,71 @@ pub(super) async fn close(writer: &mut (impl AsyncWrite + Unpin), refused: Optio
 }
 
 /// Sends bytes to a reader that takes them in time.
-async fn send(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), Gone> {
+async fn send(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), ReaderGone> {
     let sending = async {
         writer.write_all(bytes).await?;
         writer.flush().await
     };
-    timeout(READ_TIMEOUT, sending).await.map_err(|_| Gone)?.map_err(|_| Gone)
+    timeout(READ_TIMEOUT, sending).await.map_err(|_| ReaderGone)?.map_err(|_| ReaderGone)
+}
+
+/// Changes that follow each other within this time are sent together.
+const QUIET: Duration = Duration::from_millis(100);
+/// Longest time that a change waits for others.
+const MAX_DELAY: Duration = Duration::from_secs(10);
+
+/// The changes that concern a session.
+pub(super) struct Changes(pub(super) Arc<Wakeup>);
+
+impl Changes {
+    /// Reports whether policies have changed since the last call.
+    pub(super) fn take_policies(&self) -> bool {
+        self.0.take_policies()
+    }
+
+    /// Waits for a change, or until policies are no longer held back.
+    pub(super) async fn next(&self, held_until: Option<Instant>) {
+        match held_until {
+            Some(until) => {
+                let _ = tokio::time::timeout_at(until, self.change()).await;
+            }
+            None => self.change().await,
+        }
+    }
+
+    /// Waits until nothing has changed for [`QUIET`], but not longer than [`MAX_DELAY`], and not after `latest`.
+    async fn settle(&self, latest: Instant) {
+        let latest = latest.min(Instant::now() + MAX_DELAY);
+        while Instant::now() < latest {
+            let quiet = (Instant::now() + QUIET).min(latest);
+            if tokio::time::timeout_at(quiet, self.change()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn change(&self) {
+        self.0.woken().await;
+    }
+}
+
+/// Number of portions, unless they would be smaller than [`MIN_PORTION`].
+const PORTIONS: usize = 12;
+/// Smallest number of sessions in a portion.
+const MIN_PORTION: usize = 1_000;
+/// Interval between two portions.
+const PORTION_EVERY: Duration = Duration::from_secs(1);
+
+/// Ends all sessions.
+pub async fn end_in_portions(hub: &Hub) {
+    let portion = (hub.session_count() / PORTIONS + 1).max(MIN_PORTION);
+    let mut portions = interval(PORTION_EVERY);
+    portions.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        portions.tick().await;
+        hub.end_sessions(portion);
+        if hub.session_count() == 0 {
+            return;
+        }
+    }
 }

@@ -1,19 +1,37 @@
-//! Events: what the operator tells about policies, and about workloads whose pods get no sidecar.
+//! Events: what the operator tells about policies, and about workloads whose pods get no sidecar. They are sent slowly: each is a
+//! request, and a rollout can have one for each of its pods.
 //!
-//! - [`conditions`]: the events of conditions that have changed.
 //! - [`pods`]: the events of pods that get no sidecar.
-//! - [`told`]: which of them have been told. [`publish`]: sends events to the API server.
 
-pub mod conditions;
-pub mod pods;
-pub mod publish;
-pub mod told;
-
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt::{self, Debug, Formatter};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
+use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::runtime::events::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference};
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Api, Client};
+use sluice_crds::conditions::reasons::PENDING;
+use sluice_crds::conditions::types::READY;
+use sluice_host::logging::told;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+pub mod pods;
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+mod conditions_tests;
+
+#[cfg(test)]
+mod told_tests;
+
+#[cfg(test)]
+mod publish_tests;
 
 /// Number of events of one kind that wait to be sent. Further ones are lost: they must neither delay the operator nor fill its memory.
 const MAX_WAITING: usize = 256;
@@ -82,15 +100,140 @@ fn note(mut text: String) -> String {
     text
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Returns the events of the conditions that have changed their status or reason. A cause has an event of its own, so that of
+/// `Ready` follows only when all is well. What is not known yet has none, and neither has a policy that its pods are confirming.
+#[must_use]
+pub fn events(before: &[Condition], after: &[Condition]) -> Vec<Event> {
+    let has_changed = |condition: &&Condition| {
+        let same = before.iter().find(|before| before.type_ == condition.type_);
+        same.is_none_or(|before| (&before.status, &before.reason) != (&condition.status, &condition.reason))
+    };
+    let is_told = |condition: &&Condition| {
+        let is_decided = condition.status != "Unknown" && condition.reason != PENDING;
+        (condition.status == "True") == (condition.type_ == READY) && is_decided
+    };
+    let event = |condition: &Condition| Event {
+        type_: if condition.status == "True" { EventType::Normal } else { EventType::Warning },
+        reason: condition.reason.clone(),
+        note: Some(note(format!("{} is {}: {}", condition.type_, condition.status, condition.message))),
+        action: condition.type_.clone(),
+        secondary: None,
+    };
+    after.iter().filter(has_changed).filter(is_told).map(event).collect()
+}
 
-    #[test]
-    fn a_note_is_cut_between_characters() {
-        assert_eq!(note("short".to_owned()), "short");
-        assert_eq!(note("x".repeat(1024)), "x".repeat(1024));
-        let cut = note("\u{e9}".repeat(600));
-        assert!(cut.len() <= 1024 && cut.ends_with("\u{e9}..."), "{}", cut.len());
+/// Number of events that are remembered, to recognize repeated ones.
+const MAX_REMEMBERED: usize = 4_096;
+
+/// The events that were told last.
+#[derive(Debug, Default)]
+pub struct Told(Mutex<Remembered>);
+
+#[derive(Debug, Default)]
+struct Remembered {
+    known: HashSet<EventKey>,
+    in_order: VecDeque<EventKey>,
+}
+
+/// The UID of the object, the reason and the note of an event.
+type EventKey = (Option<String>, String, Option<String>);
+
+impl Told {
+    /// Tells an event by `tell` unless it has been told, and remembers it if that succeeds.
+    pub fn tell_once(&self, reported: Reported, tell: impl FnOnce(Reported) -> bool) {
+        let key = key(&reported);
+        // No statement that changes the value can panic halfway.
+        let mut remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if remembered.known.contains(&key) || !tell(reported) {
+            return;
+        }
+        if remembered.in_order.len() >= MAX_REMEMBERED
+            && let Some(oldest) = remembered.in_order.pop_front()
+        {
+            remembered.known.remove(&oldest);
+        }
+        remembered.known.insert(key.clone());
+        remembered.in_order.push_back(key);
     }
+}
+
+/// Pause after an event.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Time for which the same event is not sent again.
+const REPEAT_AFTER: Duration = Duration::from_secs(60);
+/// Longest time that a request may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Sends the events that wait, for as long as the process lives.
+pub async fn publish(client: Client, instance: &str, mut waiting: Waiting) {
+    let reporter =
+        Reporter { controller: "sluice.dev/operator".to_owned(), instance: Some(instance.to_owned()) };
+    let recorder = Recorder::new(client.clone(), reporter);
+    let mut sent = SentEvents::default();
+    while let Some(reported) = waiting.recv().await {
+        if sent.is_repeated(&reported, Instant::now()) {
+            continue;
+        }
+        match tokio::time::timeout(TIMEOUT, send(&client, &recorder, &reported)).await {
+            Ok(Ok(())) => sent.remember(&reported, Instant::now()),
+            Ok(Err(error)) => tracing::warn!("an event could not be written: {}", told(&error)),
+            Err(_) => tracing::warn!("an event could not be written: the API server does not respond"),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    // Whoever reports events lives as long as the process.
+    std::future::pending::<()>().await;
+}
+
+async fn send(client: &Client, recorder: &Recorder, reported: &Reported) -> kube::Result<()> {
+    let object = match &reported.regarding {
+        Regarding::Object(object) => object.clone(),
+        Regarding::ControllerOf(replica_set) => controller(client, replica_set).await?,
+    };
+    recorder.publish(&reported.event, &object).await
+}
+
+/// Returns the controller of a ReplicaSet, or the ReplicaSet if it has none.
+async fn controller(client: &Client, replica_set: &ObjectReference) -> kube::Result<ObjectReference> {
+    let namespace = replica_set.namespace.as_deref().unwrap_or_default();
+    let sets: Api<ReplicaSet> = Api::namespaced(client.clone(), namespace);
+    let found = sets.get_opt(replica_set.name.as_deref().unwrap_or_default()).await?;
+    let owners = found.and_then(|found| found.metadata.owner_references).unwrap_or_default();
+    let owner = owners.iter().find(|owner| owner.controller == Some(true));
+    Ok(owner.map_or_else(|| replica_set.clone(), |owner| reference(owner, namespace)))
+}
+
+/// Returns a reference to the owner of an object in a namespace.
+fn reference(owner: &OwnerReference, namespace: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(owner.api_version.clone()),
+        kind: Some(owner.kind.clone()),
+        name: Some(owner.name.clone()),
+        namespace: Some(namespace.to_owned()),
+        uid: Some(owner.uid.clone()),
+        ..ObjectReference::default()
+    }
+}
+
+/// The events that were sent in the last time.
+#[derive(Default)]
+struct SentEvents(HashMap<EventKey, Instant>);
+
+impl SentEvents {
+    /// Reports whether an event was sent a short time ago.
+    fn is_repeated(&mut self, reported: &Reported, now: Instant) -> bool {
+        self.0.retain(|_, sent| now < *sent + REPEAT_AFTER);
+        self.0.contains_key(&key(reported))
+    }
+
+    fn remember(&mut self, reported: &Reported, now: Instant) {
+        if self.0.len() < MAX_REMEMBERED {
+            self.0.insert(key(reported), now);
+        }
+    }
+}
+
+fn key(Reported { regarding, event }: &Reported) -> EventKey {
+    let (Regarding::Object(object) | Regarding::ControllerOf(object)) = regarding;
+    (object.uid.clone(), event.reason.clone(), event.note.clone())
 }

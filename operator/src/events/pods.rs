@@ -4,13 +4,11 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::runtime::events::{Event, EventType};
 
 use crate::cluster::pods::pod::{Controller, Pod, PodFacts};
-use crate::injection::skip::Skip;
-
-use super::{Regarding, Reported, note};
+use crate::events::{Regarding, Reported, note};
+use crate::injection::decide::Skip;
 
 /// Reason of the event that a pod gets no sidecar.
 pub const NOT_INJECTED: &str = "NotInjected";
@@ -130,18 +128,6 @@ pub fn unreachable(pod: &Pod, problem: &str) -> Reported {
 fn sentence(text: &str) -> String {
     let mut rest = text.chars();
     rest.next().into_iter().flat_map(char::to_uppercase).chain(rest).collect()
-}
-
-/// Returns a reference to the owner of an object in a namespace.
-pub(super) fn reference(owner: &OwnerReference, namespace: &str) -> ObjectReference {
-    ObjectReference {
-        api_version: Some(owner.api_version.clone()),
-        kind: Some(owner.kind.clone()),
-        name: Some(owner.name.clone()),
-        namespace: Some(namespace.to_owned()),
-        uid: Some(owner.uid.clone()),
-        ..ObjectReference::default()
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Ports of a pod that its sidecar captures.
+//! The containers of a pod that keep running (the ordinary ones, and the native sidecars, which are init containers with the restart
+//! policy `Always`), and their ports that the pod's sidecar captures.
 //!
 //! A new pod's ports are planned: the ports that the annotation names, or the port named `http`, or the only
 //! named TCP port if its name indicates HTTP. A database port must not be captured by mistake, because the
@@ -13,12 +14,7 @@ use std::ops::RangeInclusive;
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec};
 use sluice_config::{ADMIN_PORT, DEBUG_PORT, PROXY_PORT};
-use sluice_crds::{INJECT_LABEL, PORTS_ANNOTATION};
-
-use super::containers::{
-    ADMIN_ARGUMENT, PROXY_ARGUMENT, find_sidecar, is_mesh_proxy, is_sidecar, native_sidecars, numbered,
-    running,
-};
+use sluice_crds::{INJECT_LABEL, PORTS_ANNOTATION, SIDECAR_CONTAINER};
 
 #[cfg(test)]
 mod tests;
@@ -120,12 +116,12 @@ pub fn plan(pod: &Pod) -> Result<Ports, CaptureError> {
     let spec = pod.spec.as_ref().unwrap_or(&none);
     let named: Vec<_> = running(spec).flat_map(named_ports).collect();
     let annotation = pod.metadata.annotations.as_ref().and_then(|all| all.get(PORTS_ANNOTATION));
-    let wanted: Vec<Wanted<'_>> = match annotation {
+    let wanted: Vec<WantedPort<'_>> = match annotation {
         Some(text) => {
             let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-            let mut wanted = Vec::<Wanted<'_>>::new();
+            let mut wanted = Vec::<WantedPort<'_>>::new();
             for item in items {
-                let next = Wanted::read(item)?;
+                let next = WantedPort::read(item)?;
                 match wanted.iter().find(|port| port.name == next.name) {
                     Some(same) if same.listen == next.listen => {}
                     Some(_) => return Err(CaptureError::InvalidPort(item.into())),
@@ -136,7 +132,7 @@ pub fn plan(pod: &Pod) -> Result<Ports, CaptureError> {
             }
             wanted
         }
-        None => vec![Wanted { name: default_port(spec)?, listen: None }],
+        None => vec![WantedPort { name: default_port(spec)?, listen: None }],
     };
     if wanted.is_empty() {
         return Err(CaptureError::EmptyAnnotation);
@@ -164,7 +160,7 @@ pub fn plan(pod: &Pod) -> Result<Ports, CaptureError> {
     let mut more = (MORE_PROXY_PORTS..=u16::MAX).filter(is_free);
     let admin = Some(ADMIN_PORT).filter(is_free).or_else(|| more.next()).ok_or(CaptureError::TooMany)?;
     let mut free = Some(PROXY_PORT).filter(is_free).into_iter().chain(more);
-    let captured = wanted.into_iter().map(|Wanted { name, listen }| {
+    let captured = wanted.into_iter().map(|WantedPort { name, listen }| {
         let found = named.iter().find(|owner| owner.name == name && !is_mesh_proxy(owner.container));
         let application = found.ok_or_else(|| CaptureError::UnknownName(name.into()))?.number;
         let sidecar = listen.or_else(|| free.next()).ok_or(CaptureError::TooMany)?;
@@ -213,13 +209,13 @@ pub fn taken_names(spec: &PodSpec) -> Vec<TakenName> {
 }
 
 /// A port that is to be captured.
-struct Wanted<'a> {
+struct WantedPort<'a> {
     name: &'a str,
     /// Port on which the sidecar is to listen, if it matters.
     listen: Option<u16>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> WantedPort<'a> {
     /// Reads `NAME` or `NAME=PORT`.
     fn read(item: &'a str) -> Result<Self, CaptureError> {
         let Some((name, port)) = item.split_once('=') else { return Ok(Self { name: item, listen: None }) };
@@ -287,4 +283,74 @@ pub fn of_sidecar(spec: &PodSpec) -> Option<Ports> {
     });
     let admin = arguments().find_map(|argument| port(argument.strip_prefix(ADMIN_ARGUMENT)?));
     Some(Ports { captured: captured.collect(), admin: admin.unwrap_or(ADMIN_PORT) })
+}
+
+/// Volume of the service-account token and the operator's authority.
+pub(super) const IDENTITY_VOLUME: &str = "sluice-identity";
+/// Volume of the last good snapshot.
+pub(super) const STATE_VOLUME: &str = "sluice-state";
+/// Beginning of the argument that names a listener of the sidecar and the application behind it.
+pub(super) const PROXY_ARGUMENT: &str = "--proxy=";
+/// Beginning of the argument that names the admin port.
+pub(super) const ADMIN_ARGUMENT: &str = "--admin=";
+/// Beginning of the argument that names the debug port.
+pub(super) const DEBUG_ARGUMENT: &str = "--debug=";
+/// Beginning of the argument that names the file of the service-account token.
+pub(super) const TOKEN_ARGUMENT: &str = "--token-file=";
+
+/// Containers of service meshes, by the names that their injectors give them. Their ports are not the application's.
+const MESH_PROXIES: [&str; 4] = ["istio-proxy", "linkerd-proxy", "kuma-sidecar", "consul-dataplane"];
+
+/// Iterates over all containers, each with the name of its list and its number in it: the ordinary ones first.
+pub(super) fn numbered(spec: &PodSpec) -> impl Iterator<Item = (&'static str, usize, &Container)> + Clone {
+    let init = spec.init_containers.iter().flatten().enumerate();
+    let ordinary = spec.containers.iter().enumerate().map(|(n, container)| ("containers", n, container));
+    ordinary.chain(init.map(|(n, container)| ("initContainers", n, container)))
+}
+
+/// Iterates over the ordinary containers, then the native sidecars, as Kubernetes does when it looks for a named port.
+pub fn running(spec: &PodSpec) -> impl Iterator<Item = &Container> {
+    spec.containers.iter().chain(native_sidecars(spec))
+}
+
+/// Iterates over the native sidecars.
+pub(super) fn native_sidecars(spec: &PodSpec) -> impl Iterator<Item = &Container> {
+    spec.init_containers.iter().flatten().filter(|container| is_native_sidecar(container))
+}
+
+/// Reports whether an init container keeps running.
+pub(super) fn is_native_sidecar(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
+}
+
+/// Reports whether a container belongs to a service mesh.
+fn is_mesh_proxy(container: &Container) -> bool {
+    MESH_PROXIES.contains(&container.name.as_str())
+}
+
+/// Returns the sidecar of a pod, either a native one or an ordinary container. A container that only has its name is none. One
+/// that lost its restart policy or its volumes is.
+#[must_use]
+pub fn find_sidecar(spec: &PodSpec) -> Option<&Container> {
+    numbered(spec).map(|(_, _, container)| container).find(|container| is_sidecar(container))
+}
+
+/// Reports whether a container that is not the sidecar has its name.
+pub(super) fn is_name_taken(spec: &PodSpec) -> bool {
+    numbered(spec).any(|(_, _, container)| container.name == SIDECAR_CONTAINER && !is_sidecar(container))
+}
+
+/// Returns the volume with the name of one of the sidecar's that another container mounts.
+pub(super) fn taken_volume(spec: &PodSpec) -> Option<&str> {
+    let mut mounts = numbered(spec).flat_map(|(_, _, container)| container.volume_mounts.iter().flatten());
+    mounts
+        .find(|mount| [IDENTITY_VOLUME, STATE_VOLUME].contains(&mount.name.as_str()))
+        .map(|mount| &*mount.name)
+}
+
+/// Reports whether a container is the sidecar. Whoever strips its mounts leaves its arguments.
+pub(super) fn is_sidecar(container: &Container) -> bool {
+    let has = |beginning| container.args.iter().flatten().any(|argument| argument.starts_with(beginning));
+    let mounts = || container.volume_mounts.iter().flatten().any(|mount| mount.name == IDENTITY_VOLUME);
+    container.name == SIDECAR_CONTAINER && has(PROXY_ARGUMENT) && (has(TOKEN_ARGUMENT) || mounts())
 }

@@ -1,12 +1,13 @@
-//! The resources of a sidecar: the configured requests and limits, made to fit the bounds of the namespace and the resources
-//! of the pod.
+//! The resources of a sidecar: the configured requests and limits, made to fit the bounds that the LimitRanges of the namespace set, and
+//! what the pod's containers request, as Kubernetes adds it up.
 
-use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, LimitRange, LimitRangeItem, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::bounds::{Bound, Bounds};
-use super::quantity::Amount;
-use super::totals::{Totals, is_guaranteed};
+use crate::injection::capture::{is_native_sidecar, numbered};
+use crate::injection::quantity::Amount;
 
 #[cfg(test)]
 mod tests;
@@ -293,7 +294,7 @@ impl Place {
         let limit = limit.or(self.container.default);
         let effective = request.or(limit);
         let container = is_within(&self.container, effective, limit);
-        let total = |with: Option<Amount>, total: super::totals::Total| {
+        let total = |with: Option<Amount>, total: Total| {
             let sum = total.with(with.unwrap_or_default());
             (with.is_some() || sum > Amount::ZERO).then_some(sum)
         };
@@ -330,4 +331,203 @@ fn is_within(bound: &Bound, request: Option<Amount>, limit: Option<Amount>) -> b
         request.zip(limit).is_some_and(|(request, limit)| limit <= request.times(ratio))
     });
     min && max && ratio
+}
+
+/// The requests and limits of a pod for one resource, without its sidecar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// The requests.
+    pub request: Total,
+    /// The limits.
+    pub limit: Total,
+    /// Whether request and limit are to stay equal: the pod is Guaranteed, or sets both to the same amount.
+    pub equal: bool,
+    /// Which amounts the pod itself has with the sidecar's.
+    pub of_pod: OfPod,
+}
+
+/// Which amounts a pod has beside those of its containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OfPod {
+    /// It sets the request, or a limit without it.
+    pub request: bool,
+    /// It sets the limit.
+    pub limit: bool,
+}
+
+/// Requests, or limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Total {
+    /// The sum for what keeps running: the sidecar adds to it.
+    pub running: Amount,
+    /// Largest amount while the init containers run, beside which the sidecar does not run yet.
+    pub starting: Amount,
+}
+
+impl Total {
+    /// Returns the total of the pod if the sidecar adds this.
+    #[must_use]
+    pub fn with(&self, sidecar: Amount) -> Amount {
+        self.running.plus(sidecar).max(self.starting)
+    }
+}
+
+impl Totals {
+    /// Adds up a resource of a pod. Where the pod itself sets an amount, the API server fills in what is missing beside it: before
+    /// the webhook is asked, or from Kubernetes 1.37 on after it.
+    #[must_use]
+    pub fn of(spec: &PodSpec, resource: &str, is_guaranteed: bool) -> Self {
+        let own = |part| amount(spec.resources.as_ref(), part, resource);
+        let (own_request, own_limit) = (own(AmountPart::Requests), own(AmountPart::Limits));
+        let mut containers = numbered(spec).map(|(_, _, container)| container);
+        let of_containers = |part| add_up(spec, |container| of_container(container, part, resource));
+        let fixed = |running| Total { running, starting: Amount::ZERO };
+        let requests = of_containers(AmountPart::Requests);
+        let is_requested = containers
+            .clone()
+            .any(|container| of_container(container, AmountPart::Requests, resource).is_some());
+        let filled = own_limit.map(|limit| if is_requested { requests.with(Amount::ZERO) } else { limit });
+        let request = own_request.or(filled).map_or(requests, fixed);
+        let limit = own_limit.map_or_else(|| of_containers(AmountPart::Limits), fixed);
+        let is_filled = own_request.is_some()
+            && containers.all(|container| of_container(container, AmountPart::Limits, resource).is_some());
+        let [requested, allowed] = [request, limit].map(|total| total.with(Amount::ZERO));
+        let equal = match own_limit {
+            Some(limit) => requested == limit,
+            None => is_guaranteed || is_filled && requested >= allowed,
+        };
+        Self {
+            request,
+            limit,
+            equal,
+            of_pod: OfPod { request: own_request.or(own_limit).is_some(), limit: own_limit.is_some() },
+        }
+    }
+}
+
+/// Reports whether a pod is of the QoS class Guaranteed by its containers.
+#[must_use]
+pub fn is_guaranteed(spec: &PodSpec) -> bool {
+    numbered(spec).all(|(_, _, container)| {
+        ["cpu", "memory"].iter().all(|resource| {
+            let limit =
+                of_container(container, AmountPart::Limits, resource).filter(|limit| *limit > Amount::ZERO);
+            limit.is_some() && of_container(container, AmountPart::Requests, resource) == limit
+        })
+    })
+}
+
+#[derive(Clone, Copy)]
+enum AmountPart {
+    Requests,
+    Limits,
+}
+
+/// Returns what a container requests. A request that is missing is as high as the limit.
+fn of_container(container: &Container, part: AmountPart, resource: &str) -> Option<Amount> {
+    let found = |part| amount(container.resources.as_ref(), part, resource);
+    match part {
+        AmountPart::Requests => found(AmountPart::Requests).or_else(|| found(AmountPart::Limits)),
+        AmountPart::Limits => found(AmountPart::Limits),
+    }
+}
+
+fn amount(resources: Option<&ResourceRequirements>, part: AmountPart, resource: &str) -> Option<Amount> {
+    let resources = resources?;
+    let of_part = match part {
+        AmountPart::Requests => &resources.requests,
+        AmountPart::Limits => &resources.limits,
+    };
+    Amount::parse(&of_part.as_ref()?.get(resource)?.0)
+}
+
+/// Adds up the containers: those that keep running, and the largest that runs alone while the pod starts.
+fn add_up(spec: &PodSpec, amount: impl Fn(&Container) -> Option<Amount>) -> Total {
+    let amount = |container: &Container| amount(container).unwrap_or_default();
+    let mut running = spec.containers.iter().map(amount).fold(Amount::ZERO, Amount::plus);
+    let (mut native, mut starting) = (Amount::ZERO, Amount::ZERO);
+    for container in spec.init_containers.iter().flatten() {
+        if is_native_sidecar(container) {
+            native = native.plus(amount(container));
+            starting = starting.max(native);
+        } else {
+            starting = starting.max(native.plus(amount(container)));
+        }
+    }
+    running = running.plus(native);
+    Total { running, starting }
+}
+
+/// The bounds of a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Bounds {
+    /// The bounds of each container, by resource.
+    container: BTreeMap<String, Bound>,
+    /// The bounds of the sum of a pod's containers, by resource.
+    pod: BTreeMap<String, Bound>,
+}
+
+/// The bounds of one resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Bound {
+    /// Least request, and least limit.
+    pub min: Amount,
+    /// Largest limit, and largest request.
+    pub max: Option<Amount>,
+    /// Largest limit in relation to the request.
+    pub ratio: Option<Amount>,
+    /// The limit of a container that sets none.
+    pub default: Option<Amount>,
+}
+
+impl Bound {
+    /// Reports whether nothing is bounded.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.min == Amount::ZERO && self.max.is_none() && self.ratio.is_none() && self.default.is_none()
+    }
+}
+
+impl Bounds {
+    /// Returns the bounds that all of these set together.
+    pub fn of<'a>(ranges: impl IntoIterator<Item = &'a LimitRange>) -> Self {
+        let mut bounds = Self::default();
+        for item in ranges.into_iter().filter_map(|range| range.spec.as_ref()).flat_map(|spec| &spec.limits) {
+            match item.type_.as_str() {
+                "Container" => narrow(&mut bounds.container, item),
+                "Pod" => narrow(&mut bounds.pod, item),
+                _ => {}
+            }
+        }
+        bounds
+    }
+
+    /// Returns the bounds of a container for a resource.
+    #[must_use]
+    pub fn container(&self, resource: &str) -> Bound {
+        self.container.get(resource).copied().unwrap_or_default()
+    }
+
+    /// Returns the bounds of a pod for a resource.
+    #[must_use]
+    pub fn pod(&self, resource: &str) -> Bound {
+        self.pod.get(resource).copied().unwrap_or_default()
+    }
+}
+
+/// Narrows bounds by an item of a LimitRange. The first default of several is used, as the API server does.
+fn narrow(all: &mut BTreeMap<String, Bound>, item: &LimitRangeItem) {
+    let mut each = |quantities: &Option<BTreeMap<String, Quantity>>, narrow: fn(&mut Bound, Amount)| {
+        for (resource, quantity) in quantities.iter().flatten() {
+            if let Some(amount) = Amount::parse(&quantity.0) {
+                narrow(all.entry(resource.clone()).or_default(), amount);
+            }
+        }
+    };
+    each(&item.min, |bound, amount| bound.min = bound.min.max(amount));
+    each(&item.max, |bound, amount| bound.max = Some(bound.max.map_or(amount, |max| max.min(amount))));
+    each(&item.max_limit_request_ratio, |bound, amount| {
+        bound.ratio = Some(bound.ratio.map_or(amount, |ratio| ratio.min(amount)));
+    });
+    each(&item.default, |bound, amount| bound.default = bound.default.or(Some(amount)));
 }

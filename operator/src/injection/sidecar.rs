@@ -12,13 +12,10 @@ use sluice_config::{DEBUG_PORT, TOKEN_AUDIENCE};
 use sluice_crds::SIDECAR_CONTAINER;
 use sluice_host::logging::LogFormat;
 
-use super::capture::Ports;
-use super::config::{CONFIG_MAP, CONFIG_MAP_KEY, InjectConfig};
-use super::containers::{
-    ADMIN_ARGUMENT, DEBUG_ARGUMENT, IDENTITY_VOLUME, PROXY_ARGUMENT, STATE_VOLUME, TOKEN_ARGUMENT,
+use crate::injection::capture::{
+    ADMIN_ARGUMENT, DEBUG_ARGUMENT, IDENTITY_VOLUME, PROXY_ARGUMENT, Ports, STATE_VOLUME, TOKEN_ARGUMENT,
 };
-use super::pod_settings::PodSettings;
-use crate::args::StartupPolicy;
+use crate::injection::config::{CONFIG_MAP, CONFIG_MAP_KEY, InjectConfig, PodSettings, StartupPolicy};
 
 /// Time that a captured container keeps running after the deletion of its pod began, in seconds, so that no
 /// request meets a closed port while the change of endpoints propagates.

@@ -1,11 +1,15 @@
 //! The leader: serves sidecars, watches the cluster and reconciles policies while this replica holds the
-//! lease. When it is told to stop, it writes nothing any more, and serves the sidecars until the next leader does.
+//! lease. When it is told to stop, it writes nothing any more, and serves the sidecars until the next leader does: their sessions last
+//! until it has taken the lease and the control Service, so a sidecar that has lost its session finds it at its first attempt.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::Api;
+use kube::runtime::watcher;
 use sluice_config::policy::Mode;
 use sluice_host::drain::{self, DrainSignal};
 use sluice_host::listen::bind;
@@ -14,25 +18,22 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
 use crate::args::Args;
-use crate::certificates::secret::Certificates;
-use crate::certificates::service;
+use crate::certificates::secret::{self, Certificates};
 use crate::cluster::pods::PodChange;
-use crate::cluster::settings;
-use crate::cluster::watch::{Change, NamespaceChange};
+use crate::cluster::watch::{Change, NamespaceChange, follow};
 use crate::distribution::hub::Hub;
 use crate::distribution::serve as distribution;
+use crate::distribution::stream::end_in_portions;
 use crate::events::Events;
-use crate::leadership::endpoint::ControlService;
-use crate::leadership::lease::Leadership;
+use crate::leadership::{ControlService, Leadership};
 use crate::metrics::Metrics;
-use crate::object_key::PolicyKey;
-use crate::process::hand_over::hand_over;
+use crate::names::PolicyKey;
 use crate::process::ports;
 use crate::queue::Queue;
-use crate::reconcile::concerned::concerned;
 use crate::reconcile::context::{Context, Home, Injection, Listed};
-use crate::reconcile::{contents, controller, select_pods};
-use crate::resets::controller::ResetController;
+use crate::reconcile::observe::concerned;
+use crate::reconcile::{controller, dereference};
+use crate::resets::ResetController;
 use crate::store::controller::StoreController;
 use crate::webhooks::configurations::WebhookService;
 use crate::webhooks::keep::Webhooks;
@@ -221,8 +222,12 @@ impl Leader {
             return std::future::pending().await;
         };
         loop {
-            let kept =
-                service::keep(self.client.clone(), &self.certificates, &service.namespace, &service.name);
+            let kept = secret::keep_service_certificate(
+                self.client.clone(),
+                &self.certificates,
+                &service.namespace,
+                &service.name,
+            );
             if let Err(error) = kept.await {
                 tracing::warn!("the certificate of the service could not be kept: {}", told(error.as_ref()));
             }
@@ -235,7 +240,7 @@ impl Leader {
     async fn watch_settings(&self, context: &Context) {
         let (namespace, name) = (&self.args.namespace, &self.args.settings_config_map);
         let mut before = Mode::Enforce;
-        settings::watch(self.client.clone(), namespace, name, |mode| {
+        watch_mode(self.client.clone(), namespace, name, |mode| {
             match (before, mode) {
                 (Mode::Enforce, Mode::Shadow) => {
                     tracing::warn!("the installation turns all policies to Shadow: no request is rejected");
@@ -289,6 +294,46 @@ impl Leader {
     }
 }
 
+/// Field of the ConfigMap that holds the mode of the installation: `Enforce` or `Shadow`.
+const ENFORCEMENT: &str = "enforcement";
+
+/// Watches the ConfigMap of this name and passes on the mode of the installation: once when it is known, and then
+/// whenever the ConfigMap changes. Without the ConfigMap, or without the field, it is `Enforce`. A value that is
+/// neither leaves the mode as it was.
+async fn watch_mode(
+    client: kube::Client,
+    namespace: &str,
+    name: &str,
+    mut on_change: impl FnMut(Mode) + Send,
+) {
+    let api: Api<ConfigMap> = Api::namespaced(client, namespace);
+    let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let mut mode = Mode::Enforce;
+    follow(watcher::watcher(api, config), |change| {
+        match change {
+            Change::Applied(object) => match mode_of(&object) {
+                Ok(new) => mode = new,
+                Err(value) => tracing::warn!(
+                    "{ENFORCEMENT} in the ConfigMap {namespace}/{name} is {value:?} and must be Enforce or Shadow: \
+                     it stays {mode:?}"
+                ),
+            },
+            Change::Deleted { .. } => mode = Mode::Enforce,
+            Change::Listed => {}
+        }
+        on_change(mode);
+    })
+    .await;
+}
+
+fn mode_of(settings: &ConfigMap) -> Result<Mode, &str> {
+    match settings.data.as_ref().and_then(|data| data.get(ENFORCEMENT)).map(|value| value.trim()) {
+        None | Some("Enforce") => Ok(Mode::Enforce),
+        Some("Shadow") => Ok(Mode::Shadow),
+        Some(other) => Err(other),
+    }
+}
+
 /// Queues the policies of namespaces whose stores have changed.
 async fn queue_users_of_stores(context: &Context) {
     let mut resolutions = context.stores.subscribe();
@@ -337,8 +382,8 @@ async fn watch_cluster(context: &Context) {
             context.hub.remove(&uid);
             context.compilations.remove(&uid);
             let key = PolicyKey::new(namespace, name);
-            select_pods::watch(context, &key, None);
-            contents::watch(context, &key, None);
+            dereference::watch_targets(context, &key, None);
+            dereference::watch_contents(context, &key, None);
             context.absent.forget(&key);
             context.services_of_policies.forget(&key);
             context.pace.forget(&key);
@@ -385,4 +430,28 @@ async fn watch_cluster(context: &Context) {
     let labelled_pods = context.namespaces.watch_pods(context.client.clone());
     let routes = async { tokio::join!(services, inference_pools, endpoint_slices, network_policies) };
     tokio::join!(policies, pods, routes, namespaces, labelled_pods);
+}
+
+/// Longest time until a replica that waits for the lease has taken it.
+const TAKEN_WITHIN: Duration = Duration::from_millis(250);
+/// Longest time until it has read the cluster, and the control Service leads to it.
+const READY_WITHIN: Duration = Duration::from_secs(5);
+
+/// Releases the lease, and ends all sessions when another replica leads. If none takes the lease, ends them at once.
+pub(super) async fn hand_over(
+    hub: &Hub,
+    leadership: &Leadership,
+    control_service: &ControlService<'_>,
+    control_port: &DrainSignal,
+) {
+    leadership.release().await;
+    let has_next = leadership.is_taken(TAKEN_WITHIN).await;
+    if has_next {
+        control_service.is_taken(READY_WITHIN).await;
+    }
+    control_port.stop(Instant::now());
+    if has_next {
+        tracing::info!(sessions = hub.session_count(), "another replica leads: sidecars move to it");
+        end_in_portions(hub).await;
+    }
 }

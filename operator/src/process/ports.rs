@@ -1,14 +1,24 @@
-//! The ports: of the webhook, of probes and metrics, and of sidecars.
+//! The ports: of the webhook, of sidecars, and of probes and metrics (`/livez`, `/readyz` and `/metrics`), which is plain HTTP and serves
+//! no secrets.
 //!
 //! A session has no timeout: the sidecar is sent a comment now and then, and a connection that does not take it ends. The hub ends
 //! sessions, whose connections are no longer HTTP's.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::get;
+use sluice_config::exposition::ExpositionFormat;
 use sluice_host::drain::DrainWatch;
 use sluice_host::serve::table::{Maxima, PortMetrics, Strangers, Table};
 use sluice_host::serve::{ConnectionAge, Http2, Port, Routes, Times, Tls};
+
+use crate::distribution::hub::Hub;
+use crate::metrics::Metrics;
 
 /// Most connections of the webhook's port, which a few API servers use, and of the admin port.
 const WEBHOOK_CONNECTIONS: usize = 512;
@@ -80,4 +90,47 @@ fn port(routes: Router, maxima: Maxima, metrics: &PortMetrics, drain: DrainWatch
         tls: None,
         drain,
     }
+}
+
+/// Whether this replica serves admission.
+#[derive(Default)]
+pub(super) struct Readiness(AtomicBool);
+
+impl Readiness {
+    /// Sets whether this replica serves admission.
+    pub(super) fn set(&self, ready: bool) {
+        self.0.store(ready, Ordering::Release);
+    }
+}
+
+#[derive(Clone)]
+struct Admin {
+    readiness: Arc<Readiness>,
+    metrics: Arc<Metrics>,
+    hub: Arc<Hub>,
+}
+
+/// Returns the routes of the admin port.
+pub(super) fn admin_routes(readiness: Arc<Readiness>, metrics: Arc<Metrics>, hub: Arc<Hub>) -> Router {
+    Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics_text))
+        .with_state(Admin { readiness, metrics, hub })
+}
+
+async fn readyz(State(admin): State<Admin>) -> (StatusCode, &'static str) {
+    if admin.readiness.0.load(Ordering::Acquire) {
+        (StatusCode::OK, "ok\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+    }
+}
+
+async fn metrics_text(
+    State(admin): State<Admin>,
+    headers: HeaderMap,
+) -> ([(&'static str, &'static str); 1], String) {
+    let format = ExpositionFormat::accepted(&headers);
+    ([("content-type", format.content_type())], format.page(admin.metrics.text(&admin.hub)))
 }

@@ -1,11 +1,13 @@
 //! Starts and stops the operator. Every replica serves admission; the replica with the lease also serves
 //! sidecars and writes status. After SIGTERM it hands sidecars over to the next leader, and finishes the admission reviews in
-//! flight. A lost lease ends the process.
+//! flight. A lost lease ends the process. Or verifies an installation from inside the cluster, as `helm test` does, and changes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use kube::api::Api;
+use sluice_crds::RateLimitStore;
 use sluice_host::drain;
 use sluice_host::listen::bind;
 use sluice_host::logging::told;
@@ -13,24 +15,23 @@ use sluice_host::signals::Signals;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::admission::review::Reviewer;
 use crate::admission::serve as admission;
+use crate::admission::serve::Reviewer;
 use crate::args::Args;
 use crate::certificates::secret::Certificates;
-use crate::cluster::limit_ranges::LimitRanges;
+use crate::cluster::namespaces::LimitRanges;
 use crate::distribution::hub::Hub;
-use crate::events::Events;
-use crate::events::publish::publish;
+use crate::events::{Events, publish};
 use crate::injection::config::{InjectConfig, guaranteed_resources, name_servers, resources};
-use crate::leadership::lease::Leadership;
+use crate::leadership::Leadership;
 use crate::metrics::Metrics;
-use crate::process::admin::{self, Readiness};
 use crate::process::leader::Leader;
-use crate::process::ports;
+use crate::process::ports::{self, Readiness};
 use crate::queue::Queue;
 use crate::reconcile::context::Injection;
-use crate::store::{default_store, secrets};
+use crate::store::default_store;
 use crate::webhooks::keep::is_published;
+use crate::webhooks::path::offer_invalid;
 
 /// Interval between reads of the certificates' Secret.
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
@@ -97,7 +98,7 @@ async fn prepare(args: &Args) -> anyhow::Result<Prepared> {
     let certificates =
         Certificates::load(client.clone(), &args.namespace, args.dns_names(), args.serving_secret.clone())
             .await?;
-    secrets::create_missing(client.clone(), args, &certificates).await?;
+    default_store::create_missing(client.clone(), args, &certificates).await?;
     Ok(Prepared { client, inject_config, certificates })
 }
 
@@ -124,7 +125,7 @@ async fn run_until(args: Args, mut ordered: oneshot::Receiver<()>) -> anyhow::Re
     let ((events, waiting), (pod_events, waiting_of_pods)) = (Events::channel(), Events::channel());
     let routes = admission::router(inject_config, injection.limit_ranges.clone(), reviewer, metrics.clone());
     let webhook = ports::webhook(routes, certificates.tls(), &metrics.ports, drain.clone());
-    let admin = admin::router(readiness.clone(), metrics.clone(), hub.clone());
+    let admin = ports::admin_routes(readiness.clone(), metrics.clone(), hub.clone());
     let admin = ports::admin(admin, &metrics.ports, drain);
     let mut servers = tokio::task::JoinSet::new();
     servers.spawn(webhook.run(bind(args.webhook_listen, "--webhook-listen", 1)?.remove(0)));
@@ -201,4 +202,52 @@ async fn is_trusted(client: &kube::Client, args: &Args, certificates: &Certifica
 fn version_number(major: &str, minor: &str) -> (u32, u32) {
     let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0);
     (number(major), number(minor))
+}
+
+const RETRY_EVERY: Duration = Duration::from_secs(2);
+
+/// Waits until the webhook refuses an invalid policy and the store of the installation is not reported as unusable.
+///
+/// # Errors
+/// When that is not so within `timeout`. The error states what is wrong.
+pub async fn verify(args: &Args, timeout: Duration) -> anyhow::Result<()> {
+    let client = kube::Client::try_default()
+        .await
+        .context("no access to the API server is configured: run in a cluster or provide a kubeconfig")?;
+    let start = Instant::now();
+    loop {
+        let outcome = match offer_invalid(&client, &args.namespace)
+            .await
+            .context("an invalid policy was not refused")
+        {
+            Ok(()) => store_is_usable(&client, &args.namespace).await,
+            Err(error) => Err(error),
+        };
+        match outcome {
+            Err(error) if start.elapsed() < timeout => {
+                tracing::info!("not yet: {}", told(error.as_ref()));
+                tokio::time::sleep(RETRY_EVERY).await;
+            }
+            Ok(store) => {
+                tracing::info!("the webhook refuses an invalid policy, and the store: {store}");
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Returns the message of the condition `Ready` of the installation's store, unless it is False.
+async fn store_is_usable(client: &kube::Client, namespace: &str) -> anyhow::Result<String> {
+    let api: Api<RateLimitStore> = Api::namespaced(client.clone(), namespace);
+    let store = api.get_opt("default").await.context("the RateLimitStore default could not be read")?;
+    let store =
+        store.context("the operator has not made the RateLimitStore default: no replica leads yet")?;
+    let conditions = store.status.map(|status| status.conditions).unwrap_or_default();
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
+    let ready = ready.context("the RateLimitStore default has no status: no replica leads yet")?;
+    if ready.status == "False" {
+        bail!("the RateLimitStore default is not Ready: {}", ready.message);
+    }
+    Ok(ready.message)
 }

@@ -1,199 +1,278 @@
-//! Resolves what a policy refers to: Secrets and ConfigMaps with overrides. Reads what is watched.
+//! The content that policies refer to, as it is used: tables of overrides, and key sets.
+//!
+//! A table is built again only when something that it is built from has changed, never while anything is locked, and once
+//! for all limits that share it. The last table of a limit, or key set, that could be used is kept for as long as its policy.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_config::CompiledPolicy;
-use sluice_config::key::{KeyPart, KeySource};
+use sluice_config::jwt::read_jwks;
+use sluice_config::key::KeyPart;
+use sluice_config::policy::{BlobHash, LimitKind};
 use sluice_crds::conditions::reasons;
-use sluice_crds::policy::OverrideSources;
 use sluice_crds::policy::jwt::JwksSource;
-use sluice_crds::policy::{ContentKind, ContentRef};
+use sluice_crds::policy::{ContentRef, OverrideSources};
 
-use crate::cluster::references::{ContentKey, Reference, grant};
+use crate::cluster::references::Content;
 use crate::distribution::publication::Blob;
-use crate::object_key::{ObjectKey, PolicyKey};
-use crate::reconcile::compile::Compiled;
-use crate::reconcile::context::Context;
-use crate::reconcile::tables::Problem;
+use crate::names::PolicyKey;
 
-/// Length of the names of objects in a command, and of the option before each.
-const MAX_NAMES: usize = 900;
-const NAME_OPTION: usize = " --resource-name=".len();
+/// Largest size of the tables of a namespace, and of all, in bytes.
+const MAX_OF_NAMESPACE: usize = 24 << 20;
+const MAX_TOTAL: usize = 64 << 20;
 
-/// Result of resolving what a policy refers to.
-pub enum Resolution {
-    /// The policy refers to this content, by the hashes that it now has.
-    Resolved {
-        /// The content.
-        blobs: Vec<Blob>,
-        /// The reasons why newer content cannot be used, instead of which the policy refers to the last that could.
-        unusable: Vec<Problem>,
-    },
-    /// This content has not been read yet.
-    Unread(ContentRef),
-    /// Content cannot be used, and never could. The policy is without it.
-    Unusable {
-        /// The content of other limits; `None` if the policy is of no use without what is missing.
-        blobs: Option<Vec<Blob>>,
-        /// The reasons.
-        problems: Vec<Problem>,
-    },
+/// A reference with what it refers to.
+pub type Source = (ContentRef, Arc<Content>);
+
+/// The reason why content cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Reason in the condition ResolvedRefs.
+    pub reason: &'static str,
+    /// Sentences that say what is wrong and what to do. They contain nothing of the content.
+    pub message: String,
 }
 
-/// Watches what a policy refers to, and nothing else for this policy.
-pub fn watch(context: &Context, key: &PolicyKey, compiled: Option<&Compiled>) {
-    let (overrides, jwks) =
-        compiled.map_or((&[][..], &[][..]), |compiled| (&compiled.overrides[..], &compiled.jwks[..]));
-    let wanted: BTreeSet<_> = sources(overrides, jwks).map(|source| content_key(key, source)).collect();
-    context.references.want(key, wanted);
-    context.tables.keep_only(key, compiled.map(|compiled| (&compiled.policy, overrides)));
-    context.key_sets.keep_only(key, jwks);
+/// The tables of all limits.
+#[derive(Default)]
+pub struct Tables(Mutex<BTreeMap<Place, Table>>);
+
+/// A policy, and the name of a limit.
+type Place = (PolicyKey, String);
+
+/// The table of a limit.
+#[derive(Default)]
+struct Table {
+    /// The newest recipe, and its result.
+    newest: Option<(Recipe, Result<Blob, Vec<Problem>>)>,
+    /// The last table that could be used, with the plans and the part of the key that it is for.
+    last_good: Option<(Usable, Blob)>,
 }
 
-/// Iterates over everything that a policy refers to.
-fn sources<'a>(
-    overrides: &'a [OverrideSources],
-    jwks: &'a [JwksSource],
-) -> impl Iterator<Item = &'a ContentRef> + Clone {
-    let of_limits = overrides.iter().flat_map(|of_limit| &of_limit.sources);
-    of_limits.chain(jwks.iter().map(|of_jwt| &of_jwt.source))
+/// Everything that a table is built from.
+#[derive(Clone)]
+struct Recipe {
+    sources: Vec<Source>,
+    usable: Usable,
 }
 
-/// Waits until what a policy refers to has been read.
-pub async fn read(context: &Context, key: &PolicyKey) {
-    context.references.read(key).await;
+/// The part of a limit on which its table depends.
+#[derive(Clone, PartialEq, Eq)]
+struct Usable {
+    plans: Vec<String>,
+    part: Option<KeyPart>,
 }
 
-/// Resolves what a policy refers to, and sets the hashes in the compiled policy.
-pub async fn resolve(context: &Context, key: &PolicyKey, compiled: &mut Compiled) -> Resolution {
-    let (mut blobs, mut problems, mut is_complete) = (Vec::<Blob>::new(), Vec::new(), true);
-    let mut unusable = Vec::new();
-    for of_limit in &compiled.overrides {
-        let mut found = Vec::new();
-        for source in &of_limit.sources {
-            match context.references.get(&content_key(key, source)) {
-                Reference::Pending => return Resolution::Unread(source.clone()),
-                Reference::Found(content) => found.push((source.clone(), content)),
-                reference => unusable.push((source.clone(), reference)),
+impl Usable {
+    fn of(compiled: &CompiledPolicy, limit: usize) -> Self {
+        let limit = compiled.limits.get(limit);
+        let plans = match limit.map(|limit| &limit.kind) {
+            Some(LimitKind::Rates(rates)) => rates.plans.iter().map(|plan| plan.name.clone()).collect(),
+            Some(LimitKind::Slots(_) | LimitKind::Adaptive(_)) | None => Vec::new(),
+        };
+        Self { plans, part: limit.and_then(|limit| limit.key.first().cloned()) }
+    }
+}
+
+impl Recipe {
+    fn equals(&self, other: &Self) -> bool {
+        let same = |(a, b): (&Source, &Source)| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1);
+        self.usable == other.usable
+            && self.sources.len() == other.sources.len()
+            && self.sources.iter().zip(&other.sources).all(same)
+    }
+}
+
+impl Tables {
+    /// Returns the table of a limit, and builds it if that was not done before.
+    pub async fn build(
+        &self,
+        policy: &PolicyKey,
+        compiled: &CompiledPolicy,
+        of_limit: &OverrideSources,
+        sources: Vec<Source>,
+    ) -> Result<Blob, Vec<Problem>> {
+        let place = place(policy, compiled, of_limit.limit);
+        let recipe = Recipe { sources, usable: Usable::of(compiled, of_limit.limit) };
+        let known = self.find(&policy.namespace, &recipe);
+        let built = match known {
+            Some(known) => known,
+            None => {
+                let (compiled, of_limit, content) =
+                    (compiled.clone(), of_limit.clone(), recipe.sources.clone());
+                // A large table takes a good part of a second.
+                let building = tokio::task::spawn_blocking(move || build(&compiled, &of_limit, &content));
+                building.await.unwrap_or_else(|error| {
+                    let message = format!("The overrides could not be read, which is tried again: {error}.");
+                    Err(vec![Problem { reason: reasons::WAITING, message }])
+                })
             }
+        };
+        self.insert(place, recipe, built)
+    }
+
+    /// Returns the last table of a limit that could be used, if the limit still has its plans and its key.
+    pub fn last_good(&self, policy: &PolicyKey, compiled: &CompiledPolicy, limit: usize) -> Option<Blob> {
+        let now = Usable::of(compiled, limit);
+        let tables = self.lock();
+        let (usable, blob) = tables.get(&place(policy, compiled, limit))?.last_good.as_ref()?;
+        let fits = usable.part == now.part && usable.plans.iter().all(|plan| now.plans.contains(plan));
+        fits.then(|| blob.clone())
+    }
+
+    /// Returns the result of a recipe that some limit of a namespace has.
+    fn find(&self, namespace: &str, recipe: &Recipe) -> Option<Result<Blob, Vec<Problem>>> {
+        let tables = self.lock();
+        let of_namespace = tables.iter().filter(|((policy, _), _)| policy.namespace == namespace);
+        let mut known = of_namespace.filter_map(|(_, table)| table.newest.as_ref());
+        known.find(|(other, _)| other.equals(recipe)).map(|(_, built)| built.clone())
+    }
+
+    /// Keeps a result, unless there is no room for it.
+    fn insert(
+        &self,
+        place: Place,
+        recipe: Recipe,
+        built: Result<Blob, Vec<Problem>>,
+    ) -> Result<Blob, Vec<Problem>> {
+        let mut tables = self.lock();
+        let built = match built {
+            Ok(blob) if !has_room(&tables, &place.0.namespace, &blob) => Err(vec![no_room()]),
+            built => built,
+        };
+        let table = tables.entry(place).or_default();
+        if let Ok(blob) = &built {
+            table.last_good = Some((recipe.usable.clone(), blob.clone()));
         }
-        let built = if found.len() == of_limit.sources.len() {
-            context.tables.build(key, &compiled.policy, of_limit, found).await
-        } else {
-            Err(Vec::new())
-        };
-        let blob = match built {
-            Ok(blob) => Some(blob),
-            Err(invalid) => {
-                problems.extend(invalid);
-                context.tables.last_good(key, &compiled.policy, of_limit.limit)
-            }
-        };
-        match blob {
-            Some(blob) => {
-                of_limit.set(&mut compiled.policy, blob.hash.clone());
-                blobs.push(blob);
-            }
-            None => is_complete = false,
+        table.newest = Some((recipe, built.clone()));
+        built
+    }
+
+    /// Drops the tables of a policy, but for those of its limits that have overrides.
+    pub fn keep_only(&self, policy: &PolicyKey, now: Option<(&CompiledPolicy, &[OverrideSources])>) {
+        let limits = now.into_iter().flat_map(|(compiled, overrides)| {
+            overrides.iter().map(|of_limit| place(policy, compiled, of_limit.limit).1)
+        });
+        let limits: BTreeSet<_> = limits.collect();
+        self.lock().retain(|(key, limit), _| key != policy || limits.contains(limit));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Place, Table>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn place(policy: &PolicyKey, compiled: &CompiledPolicy, limit: usize) -> Place {
+    let name = compiled.limits.get(limit).map(|limit| limit.name.clone());
+    (policy.clone(), name.unwrap_or_default())
+}
+
+/// Reports whether a table can be kept beside the others. Equal tables take their memory once.
+fn has_room(tables: &BTreeMap<Place, Table>, namespace: &str, new: &Blob) -> bool {
+    let mut sizes = BTreeMap::new();
+    for ((policy, _), table) in tables {
+        if let Some((_, blob)) = &table.last_good {
+            let of_namespace = sizes.entry(&blob.hash).or_insert((blob.bytes.len(), false));
+            of_namespace.1 |= policy.namespace == namespace;
         }
     }
-    let mut without_keys = Vec::new();
-    for of_jwt in &compiled.jwks {
+    let is_known = sizes.contains_key(&new.hash);
+    let total = sizes.values().map(|(size, _)| size).sum::<usize>() + new.bytes.len();
+    let of_namespace =
+        sizes.values().filter(|(_, own)| *own).map(|(size, _)| size).sum::<usize>() + new.bytes.len();
+    is_known || (of_namespace <= MAX_OF_NAMESPACE && total <= MAX_TOTAL)
+}
+
+fn no_room() -> Problem {
+    let message = format!(
+        "The overrides of the namespace take more than {} MiB, at about 21 bytes each, or those of all namespaces more than {} \
+         MiB. Use fewer lines, or ask the administrators of Sluice.",
+        MAX_OF_NAMESPACE >> 20,
+        MAX_TOTAL >> 20
+    );
+    Problem { reason: reasons::INVALID_CONTENT, message }
+}
+
+fn build(
+    compiled: &CompiledPolicy,
+    of_limit: &OverrideSources,
+    sources: &[Source],
+) -> Result<Blob, Vec<Problem>> {
+    let missing: Vec<_> = sources
+        .iter()
+        .filter(|(source, content)| !content.data.contains_key(&source.field().key))
+        .map(|(source, _)| Problem {
+            reason: reasons::REF_NOT_FOUND,
+            message: format!("There is no {source}. Add the field to the {}.", source.kind()),
+        })
+        .collect();
+    if !missing.is_empty() {
+        return Err(missing);
+    }
+    let content = sources.iter().filter_map(|(source, content)| content.data.get(&source.field().key));
+    let content: Vec<_> = content.map(|bytes| bytes.0.as_slice()).collect();
+    let limit = compiled.limits.get(of_limit.limit).map(|limit| limit.name.as_str()).unwrap_or_default();
+    let table = of_limit.build(compiled, &content).map_err(|invalid| {
+        let problem = |line| Problem {
+            reason: reasons::INVALID_CONTENT,
+            message: format!("The overrides of limit {limit} cannot be used: {line}."),
+        };
+        invalid.iter().map(problem).collect::<Vec<_>>()
+    })?;
+    Ok(Blob { hash: BlobHash::of(&table), bytes: table.into() })
+}
+
+/// The last usable key sets, by policy and reference.
+#[derive(Default)]
+pub struct KeySets(Mutex<BTreeMap<PolicyKey, Vec<(JwksSource, String)>>>);
+
+impl KeySets {
+    /// Reads the key set of a kind of tokens from the object that it refers to.
+    pub fn read(
+        &self,
+        policy: &PolicyKey,
+        of_jwt: &JwksSource,
+        content: &Content,
+    ) -> Result<String, Problem> {
         let source = &of_jwt.source;
-        let read = match context.references.get(&content_key(key, source)) {
-            Reference::Pending => return Resolution::Unread(source.clone()),
-            Reference::Found(content) => context.key_sets.read(key, of_jwt, &content).map_err(Some),
-            reference => {
-                unusable.push((source.clone(), reference));
-                Err(None)
-            }
+        let Some(text) = content.data.get(&source.field().key) else {
+            let message = format!("There is no {source}. Add the field to the {}.", source.kind());
+            return Err(Problem { reason: reasons::REF_NOT_FOUND, message });
         };
-        let jwks = read.or_else(|problem| {
-            problems.extend(problem);
-            context.key_sets.last_good(key, of_jwt).ok_or(())
-        });
-        match jwks {
-            Ok(jwks) => of_jwt.set(&mut compiled.policy, jwks),
-            Err(()) => without_keys.push(of_jwt.name.clone()),
+        let jwks = read_jwks(&text.0).map_err(|error| {
+            let message = format!("The public keys cannot be used: {source} {error}.");
+            Problem { reason: reasons::INVALID_CONTENT, message }
+        })?;
+        let mut all = self.lock();
+        let of_policy = all.entry(policy.clone()).or_default();
+        of_policy.retain(|(other, _)| !is_same(other, of_jwt));
+        of_policy.push((of_jwt.clone(), jwks.clone()));
+        Ok(jwks)
+    }
+
+    /// Returns the last key set that could be used.
+    pub fn last_good(&self, policy: &PolicyKey, of_jwt: &JwksSource) -> Option<String> {
+        let all = self.lock();
+        all.get(policy)?.iter().find(|(other, _)| is_same(other, of_jwt)).map(|(_, jwks)| jwks.clone())
+    }
+
+    /// Drops the key sets of a policy, but for these.
+    pub fn keep_only(&self, policy: &PolicyKey, jwks: &[JwksSource]) {
+        let mut all = self.lock();
+        let Some(of_policy) = all.get_mut(policy) else { return };
+        of_policy.retain(|(other, _)| jwks.iter().any(|of_jwt| is_same(other, of_jwt)));
+        if of_policy.is_empty() {
+            all.remove(policy);
         }
     }
-    unusable.dedup();
-    let of_objects = describe(context, key, &unusable, &sources(&compiled.overrides, &compiled.jwks));
-    let problems = of_objects.into_iter().chain(problems).collect();
-    if !without_keys.is_empty() {
-        remove_tokens(&mut compiled.policy, &without_keys);
-        let blobs = (!compiled.policy.limits.is_empty()).then_some(blobs);
-        return Resolution::Unusable { blobs, problems };
-    }
-    if is_complete {
-        Resolution::Resolved { blobs, unusable: problems }
-    } else {
-        Resolution::Unusable { blobs: Some(blobs), problems }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PolicyKey, Vec<(JwksSource, String)>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Removes these kinds of tokens from a policy, with the limits that need them: without keys all their clients would be one.
-fn remove_tokens(policy: &mut CompiledPolicy, names: &[String]) {
-    let is_needed =
-        |part: &KeyPart| matches!(&part.source, KeySource::JwtClaim { jwt, .. } if names.contains(jwt));
-    policy.limits.retain(|limit| !limit.key.iter().any(is_needed));
-    policy.jwt.retain(|jwt| !names.contains(&jwt.name));
-}
-
-/// Describes objects that cannot be read. Those without a right to read them come first, with the command that grants it
-/// for all objects of their kind.
-fn describe<'a>(
-    context: &Context,
-    key: &PolicyKey,
-    unusable: &[(ContentRef, Reference)],
-    sources: &(impl Iterator<Item = &'a ContentRef> + Clone),
-) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    for kind in [ContentKind::ConfigMap, ContentKind::Secret] {
-        let denied = unusable
-            .iter()
-            .filter(|(source, reference)| source.kind() == kind && *reference == Reference::NotPermitted);
-        let denied: BTreeSet<_> = denied.map(|(source, _)| source.field().name.as_str()).collect();
-        let Some(first) = denied.first() else { continue };
-        let of_kind = sources.clone().filter(|source| source.kind() == kind);
-        let all: BTreeSet<_> = of_kind.map(|source| source.field().name.as_str()).collect();
-        // A message has room for so many. With more, each object has a Role of its own.
-        let names_all = all.iter().map(|name| name.len() + NAME_OPTION).sum::<usize>() <= MAX_NAMES;
-        let (role, names, others) = if names_all {
-            (format!("sluice-{}-{}", key.name, kind.resource()), all, 0)
-        } else {
-            (format!("sluice-{}-{first}", key.name), BTreeSet::from([*first]), denied.len() - 1)
-        };
-        let objects = names.iter().copied().collect::<Vec<_>>().join(", ");
-        let grant = grant(&key.namespace, &role, kind, names, &context.operator_namespace);
-        let others = if others == 0 { String::new() } else { format!(" After that, {others} more.") };
-        let message = format!(
-            "The operator may not read the {kind} {objects}. Whoever may grant that in this namespace runs: {grant}.{others}"
-        );
-        problems.push(Problem { reason: reasons::REF_NOT_PERMITTED, message });
-    }
-    for (source, reference) in unusable {
-        let (kind, name) = (source.kind(), &source.field().name);
-        let problem = |reason, message| Problem { reason, message };
-        problems.push(match reference {
-            Reference::NotFound => problem(
-                reasons::REF_NOT_FOUND,
-                format!("The {kind} {name} does not exist in namespace {}. Create it.", key.namespace),
-            ),
-            Reference::TooMany => problem(
-                reasons::INVALID_CONTENT,
-                format!("The {kind} {name} is not read, because the policies of the namespace refer to more than 64 objects or 24 MiB, or those of all namespaces to more than 64 MiB. Use fewer, or ask the administrators of Sluice."),
-            ),
-            Reference::Unreadable(error) => problem(
-                reasons::WAITING,
-                format!("The {kind} {name} could not be read, which is tried again: {error}."),
-            ),
-            Reference::NotPermitted | Reference::Pending | Reference::Found(_) => continue,
-        });
-    }
-    problems
-}
-
-fn content_key(key: &PolicyKey, source: &ContentRef) -> ContentKey {
-    ContentKey { kind: source.kind(), object: ObjectKey::new(&key.namespace, &source.field().name) }
+/// Reports whether two references are to the keys of one issuer for one kind of tokens. Its place in the policy may change.
+fn is_same(one: &JwksSource, other: &JwksSource) -> bool {
+    (&one.name, &one.issuer, &one.source) == (&other.name, &other.issuer, &other.source)
 }

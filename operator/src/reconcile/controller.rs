@@ -15,18 +15,17 @@ use tokio::time::Instant;
 use crate::cluster::pods::pod::for_shared;
 use crate::distribution::session::Confirmation;
 use crate::events::pods;
-use crate::object_key::PolicyKey;
+use crate::names::PolicyKey;
 use crate::queue::Claim;
-use crate::reconcile::contents::{self, Resolution};
 use crate::reconcile::context::Context;
-use crate::reconcile::dereference::{CountedPods, count_replicas, dereference};
-use crate::reconcile::facts::{Facts, Outcome};
+use crate::reconcile::dereference::{self, Resolution};
+use crate::reconcile::facts::{Facts, Observed, Outcome};
+use crate::reconcile::observe::{CountedPods, count_replicas, observe};
 use crate::reconcile::pace::COUNT_INTERVAL;
 use crate::reconcile::publish::publish;
 use crate::reconcile::report;
-use crate::reconcile::select_pods;
-use crate::reconcile::status::observed::Observed;
-use crate::reconcile::status::{status, unreachable};
+use crate::reconcile::status::ready::unreachable_text;
+use crate::reconcile::status::status;
 
 #[cfg(test)]
 mod tests;
@@ -85,12 +84,14 @@ async fn reconcile(context: &Context, claim: &Claim) -> anyhow::Result<()> {
     let mut compiled = context.compilations.get(&object, &context.installation);
     let published = context.hub.pods(&object.uid().unwrap_or_default());
     let pods = compiled.as_ref().map_or(published.as_ref(), |compiled| Some(&compiled.pods));
-    select_pods::watch(context, key, pods);
+    dereference::watch_targets(context, key, pods);
     // An invalid edit leaves what is known for the next valid one.
     if let Ok(compiled) = &compiled {
-        contents::watch(context, key, Some(compiled));
+        dereference::watch_contents(context, key, Some(compiled));
     }
-    let reading = async { tokio::join!(select_pods::read(context, key, pods), contents::read(context, key)) };
+    let reading = async {
+        tokio::join!(dereference::read_targets(context, key, pods), dereference::read_contents(context, key))
+    };
     tokio::select! {
         () = context.policies.superseded(key, &object) => return Ok(()),
         _ = tokio::time::timeout(READ_REFERENCES, reading) => {}
@@ -98,7 +99,7 @@ async fn reconcile(context: &Context, claim: &Claim) -> anyhow::Result<()> {
     let resolution = match &mut compiled {
         Ok(compiled) => tokio::select! {
             () = context.policies.superseded(key, &object) => return Ok(()),
-            resolution = contents::resolve(context, key, compiled) => resolution,
+            resolution = dereference::resolve(context, key, compiled) => resolution,
         },
         Err(_) => Resolution::Resolved { blobs: Vec::new(), unusable: Vec::new() },
     };
@@ -171,7 +172,7 @@ async fn update_status(
                 context.queue.add_after(key.clone(), AT_START);
                 return Ok(());
             }
-            dereference(context, key, (&uid, hash), began, selected, &policy.store, pods).await?
+            observe(context, key, (&uid, hash), began, selected, &policy.store, pods).await?
         }
         Outcome::Unread(_) | Outcome::Unresolved(_) | Outcome::Invalid(_) => Facts::default(),
     };
@@ -180,7 +181,7 @@ async fn update_status(
     context.pace.computed(key, facts.enforcers().count(), confirmed.cloned(), Instant::now());
     for pod in facts.pods.iter().filter(|pod| !pod.unreachable.is_empty()) {
         if context.hub.tell_unreachable(&pod.pod.uid) {
-            context.events.report(pods::unreachable(&pod.pod, &unreachable::text(pod)));
+            context.events.report(pods::unreachable(&pod.pod, &unreachable_text(pod)));
         }
     }
     let of_pods = facts.pods.iter().flat_map(|pod| pods::of_pod(&pod.pod, &pod.facts));

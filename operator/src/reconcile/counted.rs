@@ -1,16 +1,17 @@
 //! The pods that count for policies: they run, are not being deleted, have not opted out and do not use the host's network. Policies
-//! with the same selector share them until a pod of their namespace changes.
+//! with the same selector share them until a pod of their namespace changes. And the Services behind which the pods of each policy
+//! are: a pod without a sidecar behind one of them bypasses the policy.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::RandomState;
 
 use crate::cluster::pods::pod::{Pod, PodFacts, for_shared};
 use crate::cluster::pods::{Pods, Version};
-use crate::distribution::replicas::Places;
+use crate::distribution::publication::Places;
 use crate::injection::decide::is_opted_out;
-use crate::pod_selector::PodSelector;
+use crate::names::{PodSelector, PolicyKey};
 
 /// Number of selectors of a namespace whose pods are kept. More are counted each time.
 const MAX_SELECTORS: usize = 128;
@@ -94,12 +95,43 @@ async fn count(pods: &Pods, namespace: &str, selector: &PodSelector) -> kube::Re
     Ok(Counted { injected: Places::of(injected), pods })
 }
 
+/// The Services that select pods of a policy.
+#[derive(Default)]
+pub struct ServicesOfPolicies(Mutex<HashMap<PolicyKey, BTreeSet<String>>>);
+
+impl ServicesOfPolicies {
+    /// Sets the Services of a policy. Call this before other pods behind them are looked for.
+    pub(super) fn set(&self, key: &PolicyKey, services: BTreeSet<String>) {
+        self.lock().insert(key.clone(), services);
+    }
+
+    /// Forgets a deleted policy.
+    pub fn forget(&self, key: &PolicyKey) {
+        self.lock().remove(key);
+    }
+
+    /// Returns the policies of a namespace with pods behind one of these Services.
+    pub(super) fn sharing(&self, namespace: &str, services: &[String]) -> Vec<PolicyKey> {
+        if services.is_empty() {
+            return Vec::new();
+        }
+        let all = self.lock();
+        let shares = |names: &BTreeSet<String>| services.iter().any(|service| names.contains(service));
+        let sharing = all.iter().filter(|(key, names)| key.namespace == namespace && shares(names));
+        sharing.map(|(key, _)| key.clone()).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<PolicyKey, BTreeSet<String>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use kube::api::ObjectMeta;
 
     use super::*;
-    use crate::cluster::limit_ranges::LimitRanges;
+    use crate::cluster::namespaces::LimitRanges;
     use crate::injection::inject::tests::config;
 
     fn metadata(name: &str, app: &str) -> ObjectMeta {

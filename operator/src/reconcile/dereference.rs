@@ -1,188 +1,282 @@
-//! Finds the pods and confirmations of a policy, and the routes to these pods. Reads the tables in memory, and
-//! sends requests to the API server for the containers of pods that are new, for addresses of pods if an
-//! EndpointSlice could list them, and for workloads if there are no pods.
+//! Finds what a policy refers to, in the tables in memory: the pods that it selects, by labels or as the pods of workloads and Services,
+//! and the Secrets and ConfigMaps with overrides and public keys.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
-use sluice_config::PolicyHash;
-use sluice_config::policy::DEFAULT_STORE;
-use tokio::time::Instant;
+use sluice_config::CompiledPolicy;
+use sluice_config::key::{KeyPart, KeySource};
+use sluice_crds::conditions::reasons;
+use sluice_crds::policy::jwt::JwksSource;
+use sluice_crds::policy::{ContentKind, ContentRef, OverrideSources, PodSelection, TargetKind, TargetRef};
 
-use crate::cluster::pods::pod::{Pod, PodFacts, for_shared};
-use crate::cluster::services::Service;
-use crate::distribution::replicas::Places;
-use crate::distribution::session::{Confirmation, Reported};
-use crate::events::pods::{Unlimited, UnlimitedPod};
-use crate::injection::decide::is_opted_out;
-use crate::object_key::{PolicyKey, StoreKey};
-use crate::pod_selector::PodSelector;
+use crate::cluster::references::{ContentKey, Reference, grant};
+use crate::cluster::targets::{FoundTarget, Target};
+use crate::distribution::publication::Blob;
+use crate::names::{ObjectKey, PodSelector, PolicyKey};
+use crate::reconcile::contents::Problem;
 use crate::reconcile::context::Context;
-use crate::reconcile::counted::Counted;
-use crate::reconcile::facts::{CountedPod, Facts, Injection, StoreFact};
-use crate::reconcile::label_sets::{label_set, unique_by};
-use crate::reconcile::select_pods::SelectedPods;
+use crate::reconcile::validate::Compiled;
 
-/// The pods that count for a policy.
-pub struct CountedPods {
-    /// Those that it selects.
-    pub selected: Arc<Counted>,
-    /// Those of the service, if it enforces the policy, ordered by name.
-    pub service: Vec<Arc<Pod>>,
+/// The pods that a policy selects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SelectedPods {
+    /// Selects the pods by their labels.
+    pub selector: PodSelector,
+    /// The workloads and Services that the policy refers to.
+    pub targets: Vec<TargetRef>,
+    /// Those of them that do not exist.
+    pub missing: Vec<TargetRef>,
+    /// The reasons why none of them has pods now, as a sentence without its full stop, if none is meant to have any.
+    pub idle: Option<String>,
 }
 
-/// Returns the counted pods of a policy, and publishes which of them are its replicas: those with a sidecar, and those of the
-/// service. A pod without a session is a replica too, because it admits requests while it cannot reach the operator.
-pub async fn count_replicas(
-    context: &Context,
-    key: &PolicyKey,
-    uid: &str,
-    selector: &PodSelector,
-) -> kube::Result<CountedPods> {
-    let selected = context.last_counted.count(&context.pods, &key.namespace, selector).await?;
-    let service = match &context.service {
-        Some(account) if context.hub.is_enforced_by_service(uid) => {
-            let runs = |pod: &Pod| pod.ends.is_none() && account.has_pod(&pod.namespace, &pod.labels);
-            context.pods.select(&account.namespace, runs)
-        }
-        Some(_) | None => Vec::new(),
-    };
-    if service.is_empty() {
-        context.hub.set_replicas(uid, selector, &selected.injected);
-    } else {
-        // A pod of the service that has a sidecar counts once.
-        let replicas = selected.injected.pods().chain(service.iter().map(|pod| pod.uid.as_str()));
-        context.hub.set_replicas(uid, selector, &Places::of(replicas));
+impl From<PodSelector> for SelectedPods {
+    fn from(selector: PodSelector) -> Self {
+        Self { selector, targets: Vec::new(), missing: Vec::new(), idle: None }
     }
-    Ok(CountedPods { selected, service })
 }
 
-/// Collects the facts about a published policy, given its counted pods, as they are `since` a moment or later.
-pub async fn dereference(
+/// Watches what a policy refers to for its pods, and nothing else for this policy.
+pub fn watch_targets(context: &Context, key: &PolicyKey, pods: Option<&PodSelection>) {
+    let targets = match pods {
+        Some(PodSelection::Targets(targets)) => targets.as_slice(),
+        Some(PodSelection::Labels(_)) | None => &[],
+    };
+    // Services are always watched.
+    let kinds = targets.iter().map(|target| target.kind).filter(|kind| *kind != TargetKind::Service);
+    context.targets.want(key, kinds.collect());
+}
+
+/// Returns the pods that a policy selects, or the first target that has not been read yet.
+pub fn select_pods(
     context: &Context,
     key: &PolicyKey,
-    (uid, hash): (&str, &PolicyHash),
-    since: Instant,
-    selected: &SelectedPods,
-    store: &str,
-    CountedPods { selected: pods, service }: CountedPods,
-) -> kube::Result<Facts> {
-    let namespace = &key.namespace;
-    let services = context.services_in(namespace);
-    let endpoint_slices = context.endpoint_slices.in_namespace(namespace);
-    let unlimited = find_unlimited(context, key, &services, &pods.pods).await?;
-    let (pods, facts): (Vec<_>, Vec<_>) = pods.pods.iter().cloned().unzip();
-    let addresses = match endpoint_slices.as_slice() {
-        [] => vec![None; pods.len()],
-        _ => context.pods.addresses(namespace, &pods).await?,
+    pods: &PodSelection,
+) -> Result<SelectedPods, TargetRef> {
+    let targets = match pods {
+        PodSelection::Labels(selector) => return Ok(PodSelector::from(selector.clone()).into()),
+        PodSelection::Targets(targets) => targets,
     };
-    let reported = |pods: &[Arc<Pod>]| {
-        context.hub.reported(pods.iter().map(|pod| pod.uid.as_str()), uid, hash, (namespace, store))
-    };
-    let counted =
-        |(((pod, facts), addresses), reported): (((Arc<Pod>, _), Option<_>), Reported)| CountedPod {
-            confirmation: reported.confirmation,
-            findings: reported.findings,
-            store: reported.store,
-            unreachable: reported.unreachable,
-            is_service: false,
-            pod,
-            facts,
-            addresses: addresses.unwrap_or_default(),
-        };
-    let reports = reported(&pods);
-    let pods: Vec<_> = pods.into_iter().zip(facts).zip(addresses).zip(reports).map(counted).collect();
-    let reports = reported(&service);
-    let facts = std::iter::repeat_with(|| Arc::new(PodFacts::of_service()));
-    let service = service.into_iter().zip(facts).zip(std::iter::repeat(None)).zip(reports).map(counted);
-    let service: Vec<_> = service.map(|pod| CountedPod { is_service: true, ..pod }).collect();
-    let (mut idle, mut absent) = (None, None);
-    let is_selective = !selected.selector.alternatives().is_empty() || !selected.targets.is_empty();
-    if !is_selective || pods.iter().any(|pod| pod.confirmation == Confirmation::Applied) {
-        context.absent.forget(key);
-    } else {
-        let is_running = |name: &str| pods.iter().any(|pod| pod.pod.name == name);
-        let found = context.absent.find(&context.client, key, since, &selected.selector, is_running).await?;
-        absent.clone_from(&found.reason);
-        if pods.is_empty() {
-            absent = absent.or_else(|| found.empty.clone());
-            idle = selected.idle.clone().or_else(|| found.idle.clone());
+    let mut selected = SelectedPods { targets: targets.clone(), ..PodSelector::NONE.into() };
+    let (mut selectors, mut idle) = (Vec::new(), Vec::new());
+    for target in targets {
+        match find(context, &key.namespace, target) {
+            FoundTarget::Pending => return Err(target.clone()),
+            FoundTarget::Missing => selected.missing.push(target.clone()),
+            FoundTarget::Target(found) => {
+                selectors.push(found.pods.clone());
+                idle.extend(found.idle.map(|reason| format!("{target} {reason}")));
+            }
         }
     }
-    Ok(Facts {
-        pods,
-        service,
-        unlimited,
-        services,
-        endpoint_slices,
-        network_policies: context.network_policies.in_namespace(namespace),
-        idle,
-        absent,
-        injection: Injection {
-            is_labelled: context.namespaces.is_labelled(namespace),
-            labelled_since: context.namespaces.labelled_since(namespace),
-            is_excluded: context.webhook_path.excludes(namespace),
-            webhook: context.webhook_path.problem(),
-            operator_since: Some(context.started),
-            authority: context.authority_maps.problem(namespace),
-        },
-        store: store_fact(context, namespace, store),
+    selected.selector = selectors.into_iter().collect();
+    selected.idle = (idle.len() == targets.len()).then(|| idle.join(", "));
+    Ok(selected)
+}
+
+fn find(context: &Context, namespace: &str, target: &TargetRef) -> FoundTarget {
+    if target.kind != TargetKind::Service {
+        return context.targets.find(namespace, target.kind, &target.name);
+    }
+    if !context.listed.borrow().services {
+        return FoundTarget::Pending;
+    }
+    let services = context.services.in_namespace(namespace);
+    let service = services.iter().find(|service| service.name == target.name);
+    service.map_or(FoundTarget::Missing, |service| {
+        FoundTarget::Target(Arc::new(Target::service(service.selector.clone())))
     })
 }
 
-/// Finds the store that a policy counts in.
-fn store_fact(context: &Context, namespace: &str, store: &str) -> StoreFact {
-    if store == DEFAULT_STORE {
-        return StoreFact::Default;
+/// Waits until what a policy refers to for its pods has been read.
+pub async fn read_targets(context: &Context, key: &PolicyKey, pods: Option<&PodSelection>) {
+    let Some(PodSelection::Targets(targets)) = pods else { return };
+    context.targets.listed(key).await;
+    if targets.iter().any(|target| target.kind == TargetKind::Service) {
+        let mut listed = context.listed.subscribe();
+        let _ = listed.wait_for(|listed| listed.services).await;
     }
-    let stores = context.stores.borrow();
-    let found = stores.as_ref().and_then(|stores| stores.get(&StoreKey::new(namespace, store)));
-    found.cloned().map_or(StoreFact::Missing, StoreFact::Known)
 }
 
-/// Finds the pods without limits behind the Services that select a counted pod.
-async fn find_unlimited(
+/// Length of the names of objects in a command, and of the option before each.
+const MAX_NAMES: usize = 900;
+const NAME_OPTION: usize = " --resource-name=".len();
+
+/// Result of resolving what a policy refers to.
+pub enum Resolution {
+    /// The policy refers to this content, by the hashes that it now has.
+    Resolved {
+        /// The content.
+        blobs: Vec<Blob>,
+        /// The reasons why newer content cannot be used, instead of which the policy refers to the last that could.
+        unusable: Vec<Problem>,
+    },
+    /// This content has not been read yet.
+    Unread(ContentRef),
+    /// Content cannot be used, and never could. The policy is without it.
+    Unusable {
+        /// The content of other limits; `None` if the policy is of no use without what is missing.
+        blobs: Option<Vec<Blob>>,
+        /// The reasons.
+        problems: Vec<Problem>,
+    },
+}
+
+/// Watches what a policy refers to, and nothing else for this policy.
+pub fn watch_contents(context: &Context, key: &PolicyKey, compiled: Option<&Compiled>) {
+    let (overrides, jwks) =
+        compiled.map_or((&[][..], &[][..]), |compiled| (&compiled.overrides[..], &compiled.jwks[..]));
+    let wanted: BTreeSet<_> = sources(overrides, jwks).map(|source| content_key(key, source)).collect();
+    context.references.want(key, wanted);
+    context.tables.keep_only(key, compiled.map(|compiled| (&compiled.policy, overrides)));
+    context.key_sets.keep_only(key, jwks);
+}
+
+/// Iterates over everything that a policy refers to.
+fn sources<'a>(
+    overrides: &'a [OverrideSources],
+    jwks: &'a [JwksSource],
+) -> impl Iterator<Item = &'a ContentRef> + Clone {
+    let of_limits = overrides.iter().flat_map(|of_limit| &of_limit.sources);
+    of_limits.chain(jwks.iter().map(|of_jwt| &of_jwt.source))
+}
+
+/// Waits until what a policy refers to has been read.
+pub async fn read_contents(context: &Context, key: &PolicyKey) {
+    context.references.read(key).await;
+}
+
+/// Resolves what a policy refers to, and sets the hashes in the compiled policy.
+pub async fn resolve(context: &Context, key: &PolicyKey, compiled: &mut Compiled) -> Resolution {
+    let (mut blobs, mut problems, mut is_complete) = (Vec::<Blob>::new(), Vec::new(), true);
+    let mut unusable = Vec::new();
+    for of_limit in &compiled.overrides {
+        let mut found = Vec::new();
+        for source in &of_limit.sources {
+            match context.references.get(&content_key(key, source)) {
+                Reference::Pending => return Resolution::Unread(source.clone()),
+                Reference::Found(content) => found.push((source.clone(), content)),
+                reference => unusable.push((source.clone(), reference)),
+            }
+        }
+        let built = if found.len() == of_limit.sources.len() {
+            context.tables.build(key, &compiled.policy, of_limit, found).await
+        } else {
+            Err(Vec::new())
+        };
+        let blob = match built {
+            Ok(blob) => Some(blob),
+            Err(invalid) => {
+                problems.extend(invalid);
+                context.tables.last_good(key, &compiled.policy, of_limit.limit)
+            }
+        };
+        match blob {
+            Some(blob) => {
+                of_limit.set(&mut compiled.policy, blob.hash.clone());
+                blobs.push(blob);
+            }
+            None => is_complete = false,
+        }
+    }
+    let mut without_keys = Vec::new();
+    for of_jwt in &compiled.jwks {
+        let source = &of_jwt.source;
+        let read = match context.references.get(&content_key(key, source)) {
+            Reference::Pending => return Resolution::Unread(source.clone()),
+            Reference::Found(content) => context.key_sets.read(key, of_jwt, &content).map_err(Some),
+            reference => {
+                unusable.push((source.clone(), reference));
+                Err(None)
+            }
+        };
+        let jwks = read.or_else(|problem| {
+            problems.extend(problem);
+            context.key_sets.last_good(key, of_jwt).ok_or(())
+        });
+        match jwks {
+            Ok(jwks) => of_jwt.set(&mut compiled.policy, jwks),
+            Err(()) => without_keys.push(of_jwt.name.clone()),
+        }
+    }
+    unusable.dedup();
+    let of_objects = describe(context, key, &unusable, &sources(&compiled.overrides, &compiled.jwks));
+    let problems = of_objects.into_iter().chain(problems).collect();
+    if !without_keys.is_empty() {
+        remove_tokens(&mut compiled.policy, &without_keys);
+        let blobs = (!compiled.policy.limits.is_empty()).then_some(blobs);
+        return Resolution::Unusable { blobs, problems };
+    }
+    if is_complete {
+        Resolution::Resolved { blobs, unusable: problems }
+    } else {
+        Resolution::Unusable { blobs: Some(blobs), problems }
+    }
+}
+
+/// Removes these kinds of tokens from a policy, with the limits that need them: without keys all their clients would be one.
+fn remove_tokens(policy: &mut CompiledPolicy, names: &[String]) {
+    let is_needed =
+        |part: &KeyPart| matches!(&part.source, KeySource::JwtClaim { jwt, .. } if names.contains(jwt));
+    policy.limits.retain(|limit| !limit.key.iter().any(is_needed));
+    policy.jwt.retain(|jwt| !names.contains(&jwt.name));
+}
+
+/// Describes objects that cannot be read. Those without a right to read them come first, with the command that grants it
+/// for all objects of their kind.
+fn describe<'a>(
     context: &Context,
     key: &PolicyKey,
-    services: &[Arc<Service>],
-    counted: &[(Arc<Pod>, Arc<PodFacts>)],
-) -> kube::Result<Vec<UnlimitedPod>> {
-    let keys: BTreeSet<&String> = services.iter().flat_map(|service| service.selector.keys()).collect();
-    let mut kinds: Vec<_> = counted.iter().map(|(pod, _)| &pod.labels).collect();
-    kinds.dedup_by(|one, other| Arc::ptr_eq(one, other));
-    let kinds = unique_by(&kinds, |labels| label_set(labels, &keys));
-    let of_counted: Vec<_> = services
-        .iter()
-        .filter(|service| !service.is_ignored && kinds.iter().any(|labels| service.selects(labels)))
-        .collect();
-    let names = of_counted.iter().map(ToString::to_string);
-    context.services_of_policies.set(key, names.collect());
-    if of_counted.is_empty() {
-        return Ok(Vec::new());
+    unusable: &[(ContentRef, Reference)],
+    sources: &(impl Iterator<Item = &'a ContentRef> + Clone),
+) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for kind in [ContentKind::ConfigMap, ContentKind::Secret] {
+        let denied = unusable
+            .iter()
+            .filter(|(source, reference)| source.kind() == kind && *reference == Reference::NotPermitted);
+        let denied: BTreeSet<_> = denied.map(|(source, _)| source.field().name.as_str()).collect();
+        let Some(first) = denied.first() else { continue };
+        let of_kind = sources.clone().filter(|source| source.kind() == kind);
+        let all: BTreeSet<_> = of_kind.map(|source| source.field().name.as_str()).collect();
+        // A message has room for so many. With more, each object has a Role of its own.
+        let names_all = all.iter().map(|name| name.len() + NAME_OPTION).sum::<usize>() <= MAX_NAMES;
+        let (role, names, others) = if names_all {
+            (format!("sluice-{}-{}", key.name, kind.resource()), all, 0)
+        } else {
+            (format!("sluice-{}-{first}", key.name), BTreeSet::from([*first]), denied.len() - 1)
+        };
+        let objects = names.iter().copied().collect::<Vec<_>>().join(", ");
+        let grant = grant(&key.namespace, &role, kind, names, &context.operator_namespace);
+        let others = if others == 0 { String::new() } else { format!(" After that, {others} more.") };
+        let message = format!(
+            "The operator may not read the {kind} {objects}. Whoever may grant that in this namespace runs: {grant}.{others}"
+        );
+        problems.push(Problem { reason: reasons::REF_NOT_PERMITTED, message });
     }
-    let counted: HashSet<_, RandomState> = counted.iter().map(|(pod, _)| &pod.uid).collect();
-    let mut is_behind = for_shared(|labels| of_counted.iter().any(|service| service.selects(labels)));
-    let others = context.pods.select(&key.namespace, |pod| {
-        pod.ends.is_none() && is_behind(&pod.labels) && !counted.contains(&pod.uid)
-    });
-    let facts = context.pods.facts(&key.namespace, &others).await?;
-    let unlimited = others.into_iter().zip(facts).filter_map(|(pod, facts)| {
-        let reason = unlimited(&pod, &*facts?)?;
-        let services = of_counted.iter().filter(|service| service.selects(&pod.labels));
-        let services = services.map(ToString::to_string).collect();
-        Some(UnlimitedPod { services, pod, reason })
-    });
-    Ok(unlimited.collect())
+    for (source, reference) in unusable {
+        let (kind, name) = (source.kind(), &source.field().name);
+        let problem = |reason, message| Problem { reason, message };
+        problems.push(match reference {
+            Reference::NotFound => problem(
+                reasons::REF_NOT_FOUND,
+                format!("The {kind} {name} does not exist in namespace {}. Create it.", key.namespace),
+            ),
+            Reference::TooMany => problem(
+                reasons::INVALID_CONTENT,
+                format!("The {kind} {name} is not read, because the policies of the namespace refer to more than 64 objects or 24 MiB, or those of all namespaces to more than 64 MiB. Use fewer, or ask the administrators of Sluice."),
+            ),
+            Reference::Unreadable(error) => problem(
+                reasons::WAITING,
+                format!("The {kind} {name} could not be read, which is tried again: {error}."),
+            ),
+            Reference::NotPermitted | Reference::Pending | Reference::Found(_) => continue,
+        });
+    }
+    problems
 }
 
-/// Returns why a pod applies no limits, or `None` if it may apply some.
-fn unlimited(pod: &Pod, facts: &PodFacts) -> Option<Unlimited> {
-    match &facts.captured {
-        _ if facts.injected => None,
-        _ if is_opted_out(&pod.labels) => Some(Unlimited::OptedOut),
-        _ if facts.host_network => Some(Unlimited::HostNetwork),
-        Ok(_) => Some(Unlimited::NoSidecar),
-        Err(error) => Some(Unlimited::Uncapturable(error.clone())),
-    }
+fn content_key(key: &PolicyKey, source: &ContentRef) -> ContentKey {
+    ContentKey { kind: source.kind(), object: ObjectKey::new(&key.namespace, &source.field().name) }
 }

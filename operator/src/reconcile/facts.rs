@@ -1,25 +1,29 @@
-//! The values that pass between the steps of a reconcile.
+//! The values that pass between the steps of a reconcile, up to everything that a status is computed from.
 
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use sluice_config::message::{PolicyFindings, StoreReport};
 use sluice_config::policy::Mode;
 use sluice_config::{CompiledPolicy, PolicyHash};
-use sluice_crds::Violation;
 use sluice_crds::policy::EnforcedBy;
+use sluice_crds::{RateLimitPolicyStatus, Violation};
 use tokio::time::Instant;
 
-use crate::cluster::endpoint_slices::EndpointSlice;
-use crate::cluster::network_policies::NetworkPolicy;
 use crate::cluster::pods::pod::{Pod, PodFacts};
-use crate::cluster::services::Service;
+use crate::cluster::routes::{EndpointSlice, NetworkPolicy, Service};
 use crate::distribution::session::Confirmation;
 use crate::events::pods::UnlimitedPod;
-use crate::reconcile::select_pods::SelectedPods;
-use crate::reconcile::tables::Problem;
+use crate::leadership::LEADER_GRACE;
+use crate::names::{PolicyKey, ServiceAccount};
+use crate::reconcile::contents::Problem;
+use crate::reconcile::dereference::SelectedPods;
 use crate::store::resolve::Resolved;
 
 /// Time for which a published policy is `Pending`. Afterwards its pods are unconfirmed.
@@ -131,7 +135,7 @@ pub struct Facts {
     /// The obstacles to new pods, in whole sentences. Only looked up if no pod has confirmed the policy.
     pub absent: Option<String>,
     /// Whether new pods of the namespace get sidecars.
-    pub injection: Injection,
+    pub injection: NamespaceInjection,
     /// The store that the policy counts in.
     pub store: StoreFact,
 }
@@ -145,7 +149,7 @@ impl Facts {
 
 /// Whether new pods of a namespace get sidecars, and what keeps them from having one.
 #[derive(Debug, Clone, Default)]
-pub struct Injection {
+pub struct NamespaceInjection {
     /// Whether every new pod gets one.
     pub is_labelled: bool,
     /// Since when, if that is known.
@@ -170,4 +174,63 @@ pub enum StoreFact {
     Missing,
     /// A store of the policy's namespace.
     Known(Resolved),
+}
+
+/// Everything that the status of a policy is computed from.
+pub struct Observed<'a> {
+    /// Key of the policy.
+    pub key: &'a PolicyKey,
+    /// Generation of the policy.
+    pub generation: i64,
+    /// Time since the policy was created.
+    pub age: Duration,
+    /// The finalizers that keep a policy that was deleted. Empty while it is not being deleted.
+    pub kept_by: &'a [String],
+    /// Result of publishing this generation.
+    pub outcome: &'a Outcome,
+    /// Objects that the policy refers to.
+    pub facts: &'a Facts,
+    /// The service of the installation, if it has one.
+    pub service: Option<&'a ServiceAccount>,
+    /// Time for which this replica has been the leader.
+    pub leader_for: Duration,
+    /// Status that the policy has.
+    pub previous: Option<&'a RateLimitPolicyStatus>,
+}
+
+impl Observed<'_> {
+    /// Returns a condition of the previous status.
+    pub(super) fn previous_condition(&self, kind: &str) -> Option<&Condition> {
+        self.previous?.conditions.iter().find(|condition| condition.type_ == kind)
+    }
+
+    /// Returns the time left in which sidecars may still be connecting to a new leader, if some are.
+    pub(super) fn awaits_sidecars(&self) -> Option<Duration> {
+        let left = LEADER_GRACE.checked_sub(self.leader_for).filter(|left| !left.is_zero());
+        let is_connecting = |pod: &CountedPod| {
+            pod.facts.injected
+                && matches!(pod.confirmation, Confirmation::NotConnected | Confirmation::AwaitsReport)
+        };
+        left.filter(|_| self.facts.enforcers().any(is_connecting))
+    }
+
+    /// Returns a condition of the previous status that holds for the present generation.
+    pub(super) fn present_condition(&self, kind: &str) -> Option<&Condition> {
+        self.previous_condition(kind)
+            .filter(|condition| condition.observed_generation == Some(self.generation))
+    }
+}
+
+/// Returns the values of the labels with these keys, in the order of the keys.
+pub fn label_set<'a>(
+    labels: &'a BTreeMap<String, String>,
+    keys: &BTreeSet<&String>,
+) -> Vec<Option<&'a String>> {
+    keys.iter().map(|key| labels.get(*key)).collect()
+}
+
+/// Returns the first of all items with the same key.
+pub fn unique_by<'a, T, K: Eq + Hash>(items: &'a [T], key: impl Fn(&'a T) -> K) -> Vec<&'a T> {
+    let mut seen = HashSet::with_hasher(RandomState::default());
+    items.iter().filter(|item| seen.insert(key(item))).collect()
 }

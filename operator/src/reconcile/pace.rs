@@ -1,15 +1,22 @@
-//! How often the status of a policy is computed. The work grows with its pods, and in a rollout or after an edit each of them
-//! causes it. While pods keep coming, the time between two computations doubles up to [`LONGEST_STREAK`] times. Replicas, of which
-//! there are messages to sidecars, are counted at least every [`COUNT_INTERVAL`] meanwhile.
+//! How often the status of a policy is computed, and written. The work grows with its pods, and in a rollout or after an edit each of
+//! them causes it. While pods keep coming, the time between two computations doubles up to [`LONGEST_STREAK`] times. Numbers of pods and
+//! the texts of messages change with every pod of a rollout, so they are written less often than conditions.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use sluice_config::PolicyHash;
+use sluice_crds::RateLimitPolicyStatus;
 use tokio::time::Instant;
 
-use crate::object_key::PolicyKey;
+use crate::names::PolicyKey;
+
+#[cfg(test)]
+mod pace_tests;
+
+#[cfg(test)]
+mod writes_tests;
 
 /// Wait before a status is computed. The policy stays claimed meanwhile, so the events of a burst (reports and
 /// pods of a rollout) lead to one more reconcile, and not to one each.
@@ -78,49 +85,46 @@ impl Pace {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Minimum time between the last write and one that changes numbers and texts only.
+const MIN_INTERVAL: Duration = Duration::from_secs(10);
 
-    #[test]
-    fn a_policy_with_many_pods_waits_longer_but_not_for_its_first_status() {
-        let (pace, key, now) = (Pace::default(), PolicyKey::new("n", "p"), Instant::now());
-        assert_eq!(pace.wait(&key, false, None, now), SETTLE);
-        for (pods, wait) in [(10, SETTLE), (1_000, OF_A_POD * 1_000), (1_000_000, MAX_INTERVAL)] {
-            pace.computed(&key, pods, None, now);
-            assert_eq!(pace.wait(&key, false, None, now), wait);
-            assert_eq!(pace.wait(&key, false, None, now + wait), SETTLE);
-            pace.forget(&key);
-        }
-        assert_eq!(pace.wait(&key, false, None, now), SETTLE);
+/// The time of the last write of each policy.
+pub struct Writes {
+    /// A leader that has just started finds smaller numbers until all sidecars have connected.
+    began: Instant,
+    last: Mutex<HashMap<PolicyKey, Instant>>,
+}
+
+impl Default for Writes {
+    fn default() -> Self {
+        Self { began: Instant::now(), last: Mutex::default() }
+    }
+}
+
+impl Writes {
+    /// Returns how long a write that changes numbers and texts only has to wait.
+    pub(super) fn wait(&self, key: &PolicyKey, now: Instant) -> Option<Duration> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied();
+        let due = last.unwrap_or(self.began) + MIN_INTERVAL;
+        due.checked_duration_since(now).filter(|wait| !wait.is_zero())
     }
 
-    #[test]
-    fn while_events_keep_coming_it_is_computed_less_often_and_after_a_rest_as_before() {
-        let (pace, key, mut now) = (Pace::default(), PolicyKey::new("n", "p"), Instant::now());
-        let (one, other) = (PolicyHash::of("one"), PolicyHash::of("other"));
-        let interval = OF_A_POD * 1_000;
-        for times in [1, 2, 4, 8, 16, 16] {
-            pace.computed(&key, 1_000, Some(one.clone()), now);
-            assert_eq!(pace.wait(&key, false, Some(&one), now), interval * times);
-            assert_eq!(
-                pace.wait(&key, true, Some(&one), now),
-                interval * times,
-                "a new edit that all have confirmed"
-            );
-            assert_eq!(pace.wait(&key, true, Some(&other), now), interval, "one that they have not");
-            assert_eq!(pace.wait(&key, true, None, now), interval, "one that was not published");
-            now += interval * times;
-        }
-        now += REST;
-        pace.computed(&key, 1_000, None, now);
-        assert_eq!(pace.wait(&key, false, Some(&one), now), interval);
-        now += MAX_WHILE_PODS_COME;
-        for wait in [MAX_INTERVAL, MAX_WHILE_PODS_COME, MAX_WHILE_PODS_COME] {
-            pace.computed(&key, 10_000, None, now);
-            assert_eq!(pace.wait(&key, false, Some(&one), now), wait);
-            assert_eq!(pace.wait(&key, true, Some(&one), now), MAX_INTERVAL, "a new edit");
-            now += wait;
-        }
+    pub(super) fn written(&self, key: &PolicyKey, now: Instant) {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), now);
     }
+
+    /// Forgets a deleted policy.
+    pub fn forget(&self, key: &PolicyKey) {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+}
+
+/// Reports whether a status differs from the previous one in nothing but numbers of pods and texts of messages.
+pub(super) fn is_minor(previous: &RateLimitPolicyStatus, status: &RateLimitPolicyStatus) -> bool {
+    let without_minor = |status: &RateLimitPolicyStatus| {
+        let mut status = RateLimitPolicyStatus { pods: None, ..status.clone() };
+        status.conditions.iter_mut().for_each(|condition| condition.message.clear());
+        status
+    };
+    without_minor(previous) == without_minor(status)
 }

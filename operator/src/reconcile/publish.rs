@@ -6,13 +6,12 @@ use sluice_crds::Violation;
 use sluice_crds::violation::Kind;
 
 use crate::distribution::publication::{Blob, Publication, PublishedEdit};
-use crate::object_key::PolicyKey;
-use crate::reconcile::compile::Compiled;
-use crate::reconcile::contents::Resolution;
+use crate::names::PolicyKey;
+use crate::reconcile::contents::Problem;
 use crate::reconcile::context::Context;
+use crate::reconcile::dereference::{Resolution, select_pods};
 use crate::reconcile::facts::Outcome;
-use crate::reconcile::select_pods::select_pods;
-use crate::reconcile::tables::Problem;
+use crate::reconcile::validate::Compiled;
 
 /// Publishes the result of compiling `object` and of resolving what it refers to. Returns `None`, and publishes nothing,
 /// if the policy has been edited or deleted meanwhile. Fails if the policy cannot be encoded.

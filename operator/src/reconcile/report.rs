@@ -10,11 +10,11 @@ use serde_json::json;
 use sluice_crds::{RateLimitPolicy, RateLimitPolicyStatus};
 use tokio::time::Instant;
 
-use crate::cluster::own_kinds::api;
-use crate::events::{Regarding, Reported, conditions};
-use crate::object_key::PolicyKey;
+use crate::cluster::watch::api;
+use crate::events::{self, Regarding, Reported};
+use crate::names::PolicyKey;
 use crate::reconcile::context::Context;
-use crate::reconcile::writes::is_minor;
+use crate::reconcile::pace::is_minor;
 
 /// Returns the status that an object has.
 #[must_use]
@@ -62,7 +62,7 @@ pub async fn write(
             context.policies.wrote(written);
             log_changes(key, previous, status);
             let before = previous.map(|previous| previous.conditions.as_slice()).unwrap_or_default();
-            for event in conditions::events(before, &status.conditions) {
+            for event in events::events(before, &status.conditions) {
                 context.events.report(Reported { regarding: regarding(key, object), event });
             }
             Ok(())

@@ -1,53 +1,38 @@
 //! Computes the status of a policy from the facts about it. Pure. A condition is True when the pods have
 //! confirmed it, not when something was sent to them; a message says what is wrong and what to do.
 //!
-//! - [`observed`]: everything that the status is computed from.
-//! - `accepted`, `resolved_refs`, `programmed`, `captured`, `client_address`, `store_healthy`, `ready`: one condition each.
-//! - `limits`: limits with nearly as many keys as they may have, or with keys that are not clear, for the message of `ready`.
-//! - `unreachable`: applications that their sidecars do not reach, for the same message and for events.
-//! - `finding`: the result of one condition, and how it becomes part of the status.
-//! - `mend`: commands that a message shows.
-//! - `text`: helpers for messages.
+//! - `resolved`, `programmed`, `captured`, `client_address`, `store_healthy`, `ready`: the conditions.
+//! - `finding`: the result of one condition, and how it becomes part of the status. `text`: texts and commands of messages.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sluice_crds::RateLimitPolicyStatus;
 use sluice_crds::conditions::types;
 use sluice_crds::policy::PodCounts;
-use sluice_crds::summary;
+use sluice_crds::{RateLimitPolicyStatus, summary};
 
 use crate::distribution::session::Confirmation;
-use crate::reconcile::facts::{CountedPod, Facts, Outcome};
-use accepted::accepted;
-use captured::captured;
-use client_address::client_address;
-use finding::condition;
-use limits::{nearly_full, unclear_keys};
-use observed::Observed;
-use programmed::programmed;
-use ready::ready;
-use resolved_refs::resolved_refs;
-use store_healthy::store_healthy;
-use unreachable::unreachable;
+use crate::reconcile::facts::{CountedPod, Facts, Observed, Outcome};
+use crate::reconcile::status::captured::captured;
+use crate::reconcile::status::client_address::client_address;
+use crate::reconcile::status::finding::condition;
+use crate::reconcile::status::programmed::programmed;
+use crate::reconcile::status::ready::{nearly_full, ready, unclear_keys, unreachable};
+use crate::reconcile::status::resolved::{accepted, resolved_refs};
+use crate::reconcile::status::store_healthy::store_healthy;
 
-mod accepted;
 mod captured;
 mod client_address;
 mod finding;
 #[cfg(test)]
 mod fixtures;
-mod limits;
-mod mend;
-pub mod observed;
 mod programmed;
-mod ready;
-mod resolved_refs;
+pub(crate) mod ready;
+mod resolved;
 mod store_healthy;
 #[cfg(test)]
 mod tests;
 mod text;
-pub(crate) mod unreachable;
 
 /// Returns the status, and the delay after which it must be computed again even if nothing changes.
 #[must_use]

@@ -24,21 +24,16 @@ use tokio::time::Instant;
 
 use crate::args::Args;
 use crate::certificates::secret::Certificates;
-use crate::cluster::own_kinds::api;
 use crate::cluster::references::{Content, ContentKey, Reference, References};
-use crate::cluster::untyped::Untyped;
+use crate::cluster::watch::{Untyped, api};
 use crate::distribution::hub::Hub;
 use crate::distribution::stores::{HubStores, StoreSource};
-use crate::object_key::{ObjectKey, StoreKey};
-use crate::store::default_store;
+use crate::names::{ObjectKey, StoreKey};
+use crate::store::default_store::{self, KEY_SECRET, PASSWORD_ROOT};
 use crate::store::embedded::{self, ServerCertificate};
-use crate::store::fields::SecretFields;
-use crate::store::managed::{ManagedStores, Wanted};
-use crate::store::own_connection::OwnConnection;
-use crate::store::provisioner::CERTIFICATE_WINDOW;
-use crate::store::resolve::{Resolutions, Resolved, StoreRules, Usable, resolve, secret_of};
-use crate::store::secrets::{KEY_SECRET, PASSWORD_ROOT};
-use crate::store::status::{Observed, status};
+use crate::store::managed::{CERTIFICATE_WINDOW, ManagedStores, OwnConnection, WantedStore};
+use crate::store::resolve::{Resolutions, Resolved, SecretFields, StoreRules, Usable, resolve, secret_of};
+use crate::store::status::{ObservedStore, status};
 
 /// Interval at which all stores are reconciled even if nothing changes.
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
@@ -84,7 +79,7 @@ struct Resolving<'a> {
 }
 
 /// State that lasts from one reconcile to the next.
-struct State {
+struct ReconcileState {
     secrets: Option<RootSecrets>,
     /// The stores as they could be used last.
     usable: BTreeMap<StoreKey, Usable>,
@@ -157,7 +152,7 @@ impl StoreController {
     }
 
     async fn reconcile_all(&self) {
-        let mut state = State {
+        let mut state = ReconcileState {
             secrets: None,
             usable: BTreeMap::new(),
             managed: ManagedStores::new(self.changed.clone()),
@@ -204,7 +199,7 @@ impl StoreController {
     }
 
     /// Resolves all stores, publishes them, and writes their status.
-    async fn reconcile(&self, state: &mut State) -> anyhow::Result<()> {
+    async fn reconcile(&self, state: &mut ReconcileState) -> anyhow::Result<()> {
         let Some(objects) = self.stores.all() else { return Ok(()) };
         self.keep_default(&objects).await?;
         let secrets = match &state.secrets {
@@ -224,7 +219,7 @@ impl StoreController {
             Some(_) => true,
         });
         let managed = state.usable.iter().filter(|(_, usable)| usable.kind == Access::Managed);
-        let wanted = managed.map(|(key, usable)| Wanted {
+        let wanted = managed.map(|(key, usable)| WantedStore {
             key,
             is_default: *key == self.rules.default,
             access: &usable.access,
@@ -257,7 +252,7 @@ impl StoreController {
 
     /// Creates the Secret of the embedded Redis again when it was deleted. With another password nobody could log in to the
     /// Redis that runs.
-    async fn keep_embedded_secret(&self, state: &mut State) -> anyhow::Result<()> {
+    async fn keep_embedded_secret(&self, state: &mut ReconcileState) -> anyhow::Result<()> {
         let Some(secret) = self.embedded_secret() else { return Ok(()) };
         match self.references.get(&content_key(&secret)) {
             Reference::Found(content) => state.embedded_secret = Some(content),
@@ -272,7 +267,11 @@ impl StoreController {
     }
 
     /// Writes the users and the library into the Secret of the embedded Redis, for its next start.
-    async fn update_embedded(&self, resolving: &Resolving<'_>, state: &mut State) -> anyhow::Result<()> {
+    async fn update_embedded(
+        &self,
+        resolving: &Resolving<'_>,
+        state: &mut ReconcileState,
+    ) -> anyhow::Result<()> {
         let key = &self.rules.default;
         let (true, Some(Resolved::Usable(usable))) = (self.is_embedded, resolving.resolved.get(key)) else {
             return Ok(());
@@ -372,7 +371,7 @@ impl StoreController {
 
     /// Gives sidecars access to the stores. Waits until all Secrets have been read and the store of the installation
     /// can be used: a new leader must not withdraw what sidecars have.
-    fn publish(&self, resolving: &Resolving<'_>, state: &State) {
+    fn publish(&self, resolving: &Resolving<'_>, state: &ReconcileState) {
         // The installation's store is waited for. Others are for a short time, so that no tenant keeps sidecars waiting.
         let waits = |key: &StoreKey| {
             let is_first = !self.hub.has_stores();
@@ -418,7 +417,7 @@ impl StoreController {
         self.hub.set_stores(HubStores { default, named: sources, unresolved });
     }
 
-    async fn write_all(&self, resolving: &Resolving<'_>, state: &mut State) -> anyhow::Result<()> {
+    async fn write_all(&self, resolving: &Resolving<'_>, state: &mut ReconcileState) -> anyhow::Result<()> {
         let mut failed = None;
         state.deferred = false;
         state.written.retain(|key, _| resolving.resolved.contains_key(key));
@@ -433,7 +432,7 @@ impl StoreController {
                 // A new leader does not manage the store from its first reconcile on.
                 Some(Access::Managed) | None => state.managed.passwords(key).or_else(recorded),
             };
-            let observed = Observed {
+            let observed = ObservedStore {
                 key,
                 generation: object.metadata.generation.unwrap_or_default(),
                 resolved,

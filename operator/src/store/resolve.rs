@@ -1,19 +1,28 @@
-//! Resolves a store: compiles it, and reads the Secret that it refers to.
+//! Resolves a store: compiles it, and reads the credentials and certificates in the Secret that it refers to. An access that no sidecar
+//! could use is an error, so it is never distributed.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use anyhow::Context as _;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::Api;
 use sluice_config::KeySecret;
 use sluice_config::policy::DEFAULT_STORE;
 use sluice_config::store_access::{StoreAccess, Tls};
 use sluice_crds::conditions::reasons;
 use sluice_crds::store::Access;
 use sluice_crds::{CompiledStore, Violation, compile_store};
+use sluice_store::RedisOptions;
+use sluice_store::redis::{self, ClientCertificate, StoreCredentials};
 use tokio::sync::watch;
 
-use crate::cluster::references::Reference;
-use crate::object_key::{ObjectKey, StoreKey};
-use crate::store::access::assemble;
-use crate::store::fields::SecretFields;
+use crate::cluster::references::{Content, Reference};
+use crate::names::{ObjectKey, StoreKey};
+
+#[cfg(test)]
+mod tests;
 
 /// Type of the Secrets that the stores of tenants may refer to. Nobody can have the sidecars send another Secret to a
 /// server. The Secret of the installation's store may be of any type, because only its administrators name it.
@@ -161,4 +170,92 @@ pub fn resolve(
 
 fn has_client_certificate(tls: &Tls) -> bool {
     tls.client_certificate.is_some()
+}
+
+/// The fields of a Secret. It is displayed by its name and never by its content.
+pub struct SecretFields {
+    name: String,
+    data: BTreeMap<String, ByteString>,
+}
+
+impl fmt::Display for SecretFields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the Secret {}", self.name)
+    }
+}
+
+impl SecretFields {
+    /// Returns the fields of a Secret that has this data.
+    #[must_use]
+    pub fn new(name: &str, data: BTreeMap<String, ByteString>) -> Self {
+        Self { name: name.to_owned(), data }
+    }
+
+    /// Returns the fields of a Secret.
+    #[must_use]
+    pub fn of(secret: &Content) -> Self {
+        Self::new(&secret.name, secret.data.clone())
+    }
+
+    /// Reads a Secret.
+    pub async fn read(api: &Api<Secret>, name: &str) -> anyhow::Result<Self> {
+        let secret =
+            api.get_opt(name).await.with_context(|| format!("the Secret {name} could not be read"))?;
+        let secret = secret.with_context(|| format!("the Secret {name} does not exist: create it"))?;
+        Ok(Self::new(name, secret.data.unwrap_or_default()))
+    }
+
+    /// Returns the text of a field without its final newlines, or `None` if the field is absent or empty.
+    pub fn text(&self, field: &str) -> anyhow::Result<Option<String>> {
+        let Some(ByteString(bytes)) = self.data.get(field) else { return Ok(None) };
+        let text =
+            std::str::from_utf8(bytes).map_err(|_| anyhow::anyhow!("`{field}` in {self} is not UTF-8"))?;
+        let text = text.trim_end_matches('\n');
+        Ok((!text.is_empty()).then(|| text.to_owned()))
+    }
+}
+
+/// Assembles the access and checks that a sidecar could use it.
+pub fn assemble(
+    redis: RedisOptions,
+    key_secret: KeySecret,
+    secret: Option<&SecretFields>,
+) -> anyhow::Result<StoreAccess> {
+    let credentials = secret.map(credentials).transpose()?.unwrap_or_default();
+    let redis = redis.with_credentials(credentials).and_then(|redis| redis.check().map(|()| redis));
+    let redis = match secret {
+        Some(secret) => redis.with_context(|| format!("the store with {secret}")),
+        None => redis.context("the store"),
+    };
+    Ok(StoreAccess { redis: redis?, key_secret })
+}
+
+/// Reads the credentials and certificates from the Secret of the store.
+fn credentials(store: &SecretFields) -> anyhow::Result<StoreCredentials> {
+    let secret = |field| anyhow::Ok(store.text(field)?.map(redis::Secret::new));
+    let client_certificate = match (store.text("tls.crt")?, store.text("tls.key")?) {
+        (Some(certificate), Some(key)) => Some(ClientCertificate { certificate, key }),
+        (None, None) => None,
+        (Some(_), None) => {
+            anyhow::bail!("{store} has `tls.crt` but no `tls.key`: add it, or remove `tls.crt`")
+        }
+        (None, Some(_)) => {
+            anyhow::bail!("{store} has `tls.key` but no `tls.crt`: add it, or remove `tls.key`")
+        }
+    };
+    let credentials = StoreCredentials {
+        username: store.text("username")?,
+        password: secret("password")?,
+        sentinel_username: store.text("sentinel-username")?,
+        sentinel_password: secret("sentinel-password")?,
+        ca: store.text("ca.crt")?,
+        client_certificate,
+    };
+    anyhow::ensure!(
+        credentials.password.is_some()
+            || credentials.client_certificate.is_some()
+            || credentials.ca.is_some(),
+        "{store} has no password: add the field `password`, or `tls.crt` and `tls.key`"
+    );
+    Ok(credentials)
 }

@@ -1,38 +1,34 @@
 //! Computes the status of a store from what is known about it. Pure.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use sluice_config::message::StoreReport;
+use sluice_config::message::{StoreFindings, StoreReport};
 use sluice_crds::conditions::{reasons, types};
 use sluice_crds::policy::ContentKind;
-use sluice_crds::store::SidecarCounts;
+use sluice_crds::store::{Access, PasswordEpoch, SidecarCounts};
 use sluice_crds::{RateLimitStoreStatus, Violation};
 use sluice_store::redis::admin::{Problem, Role};
-use sluice_store::{FaultCause, StoreHealth};
+use sluice_store::{Eviction, FaultCause, StoreHealth};
 
 use crate::cluster::references::grant;
 use crate::distribution::stores::SidecarReport;
-use crate::object_key::ObjectKey;
-use crate::store::provisioner::Provisioned;
+use crate::leadership::LEADER_GRACE;
+use crate::names::{ObjectKey, StoreKey};
+use crate::store::managed::Provisioned;
 use crate::store::resolve::{Resolved, SECRET_TYPE, SecretProblem};
 
-mod findings;
-mod observed;
 #[cfg(test)]
 mod tests;
-
-use findings::with_findings;
-use observed::Finding;
-pub use observed::Observed;
 
 /// Maximum number of violations or pods that a message names.
 const MAX_NAMED: usize = 3;
 
 /// Returns the status.
 #[must_use]
-pub fn status(observed: &Observed<'_>, now: Timestamp) -> RateLimitStoreStatus {
+pub fn status(observed: &ObservedStore<'_>, now: Timestamp) -> RateLimitStoreStatus {
     let accepted = accepted(observed);
     let resolved = resolved_refs(observed);
     let provisioned = observed.provisioned.map(provisioned);
@@ -71,7 +67,7 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> RateLimitStoreStatus {
 }
 
 /// Returns the condition for a finding. The transition time stays the same while the condition's status does.
-fn condition(observed: &Observed<'_>, kind: &str, finding: Finding, now: Timestamp) -> Condition {
+fn condition(observed: &ObservedStore<'_>, kind: &str, finding: Finding, now: Timestamp) -> Condition {
     let before = observed.previous.into_iter().flat_map(|previous| &previous.conditions);
     let before = before.into_iter().find(|condition| condition.type_ == kind);
     Condition {
@@ -88,7 +84,7 @@ fn condition(observed: &Observed<'_>, kind: &str, finding: Finding, now: Timesta
     }
 }
 
-fn accepted(observed: &Observed<'_>) -> Finding {
+fn accepted(observed: &ObservedStore<'_>) -> Finding {
     match observed.resolved {
         Resolved::Invalid(violations) => {
             let named: Vec<_> = violations.iter().take(MAX_NAMED).map(Violation::to_string).collect();
@@ -107,7 +103,7 @@ fn accepted(observed: &Observed<'_>) -> Finding {
     }
 }
 
-fn resolved_refs(observed: &Observed<'_>) -> Finding {
+fn resolved_refs(observed: &ObservedStore<'_>) -> Finding {
     match observed.resolved {
         Resolved::Usable(_) => {
             Finding::new("True", reasons::RESOLVED_REFS, "Everything that the store refers to can be used.")
@@ -203,7 +199,7 @@ fn counted(n: usize, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
-fn reachable(observed: &Observed<'_>) -> Finding {
+fn reachable(observed: &ObservedStore<'_>) -> Finding {
     with_findings(reports(observed), observed)
 }
 
@@ -214,7 +210,7 @@ fn all_reach(all: usize) -> Finding {
     Finding::new("True", reasons::REACHABLE, format!("{who} that {verb} the store can reach it."))
 }
 
-fn reports(observed: &Observed<'_>) -> Finding {
+fn reports(observed: &ObservedStore<'_>) -> Finding {
     let failing: Vec<_> = observed
         .reports
         .iter()
@@ -397,4 +393,152 @@ fn advice(cause: FaultCause) -> String {
         FaultCause::Unknown => "Look at the log of a sidecar.",
     };
     format!("{cause}. {what}")
+}
+
+/// Part of its memory from which a server counts as nearly full.
+const NEARLY_FULL: f64 = 0.9;
+
+/// Adds warnings to the finding that a store can be reached. The first one gives the reason.
+fn with_findings(finding: Finding, observed: &ObservedStore<'_>) -> Finding {
+    if finding.status != "True" {
+        return finding;
+    }
+    // A new leader does not know yet what the one before knew.
+    let is_unread = observed.provisioned.is_some_and(|provisioned| provisioned.result.is_none());
+    if (observed.awaited().is_some() || is_unread)
+        && let Some(kept) = previous(observed)
+    {
+        return kept;
+    }
+    // No numbers, because a status must not change all the time.
+    let mut warnings: Vec<(&str, String)> = Vec::new();
+    if reported(observed).any(|found| found.lost_counters) {
+        let text = "It has lost counters in the last ten minutes, before they expired: their clients began again with nothing used. \
+                    Look for `evicted_keys` in INFO, for FLUSHALL, and for a restart without persistence.";
+        warnings.push((reasons::COUNTERS_LOST, text.into()));
+    }
+    let used = observed.provisioned.and_then(Provisioned::memory_used).filter(|used| *used >= NEARLY_FULL);
+    if used.is_some() {
+        let text = format!(
+            "A server uses more than {:.0} % of its maxmemory: raise it, or look for what fills it. A full server rejects writes, \
+             and onStoreFailure decides.",
+            NEARLY_FULL * 100.0
+        );
+        warnings.push((reasons::MEMORY_NEARLY_FULL, text));
+    }
+    let (eviction, evicting) = eviction(observed);
+    if eviction == Eviction::Possible {
+        let evicting = evicting
+            .map_or(String::new(), |server| format!(" {server} has evicted keys in the last ten minutes."));
+        let text = format!(
+            "It evicts counters when its memory is full, and their clients begin again with nothing used: set `maxmemory-policy \
+             noeviction`.{evicting}"
+        );
+        warnings.push((reasons::MAY_EVICT, text));
+    }
+    let reason = warnings.first().map_or(finding.reason, |(reason, _)| *reason);
+    let mut message = finding.message;
+    for (_, text) in &warnings {
+        message = format!("{message} {text}");
+    }
+    if eviction == Eviction::NotSeen {
+        message.push_str(
+            " Whether it evicts counters is not seen: INFO does not say it, for which the user needs the optional right `+info`.",
+        );
+    }
+    Finding { reason, message, ..finding }
+}
+
+/// Returns the warning that the status has, if it is about this generation of the store.
+fn previous(observed: &ObservedStore<'_>) -> Option<Finding> {
+    let before = observed.previous?.conditions.iter().find(|condition| {
+        condition.type_ == types::REACHABLE && condition.observed_generation == Some(observed.generation)
+    })?;
+    let warnings = [reasons::COUNTERS_LOST, reasons::MEMORY_NEARLY_FULL, reasons::MAY_EVICT];
+    let reason = warnings.into_iter().find(|reason| before.reason == *reason)?;
+    Some(Finding::new("True", reason, before.message.clone()))
+}
+
+/// Returns what sidecars that can use the store have found out.
+fn reported<'a>(observed: &ObservedStore<'a>) -> impl Iterator<Item = StoreFindings> + 'a {
+    observed.reports.iter().filter_map(|report| match report.report {
+        StoreReport::Healthy(found) => Some(found),
+        StoreReport::Failing { .. } | StoreReport::Unknown => None,
+    })
+}
+
+/// Returns whether the store evicts counters, and a server that does so now. What is not known yet counts as `Never`.
+fn eviction<'a>(observed: &ObservedStore<'a>) -> (Eviction, Option<&'a str>) {
+    let is_shared = matches!(observed.resolved, Resolved::Usable(usable) if usable.kind == Access::Shared);
+    if is_shared {
+        let seen = reported(observed).map(|found| found.eviction).chain(observed.own_eviction);
+        return (seen.max().unwrap_or(Eviction::Never), None);
+    }
+    // Users of namespaces have no right to INFO. The administrator has.
+    let reports = observed.provisioned.and_then(|provisioned| provisioned.result.as_ref()?.as_ref().ok());
+    let reports = reports.into_iter().flatten();
+    let evicting = reports.clone().find(|report| report.has_evicted).map(|report| report.address.as_str());
+    let possible = reports.filter(|report| report.eviction == Eviction::Possible);
+    let eviction =
+        if possible.count() > 0 || evicting.is_some() { Eviction::Possible } else { Eviction::Never };
+    (eviction, evicting)
+}
+
+/// Everything that the status of a store is computed from.
+pub struct ObservedStore<'a> {
+    /// Key of the store.
+    pub key: &'a StoreKey,
+    /// Generation of the store.
+    pub generation: i64,
+    /// The store, as far as it can be used.
+    pub resolved: &'a Resolved,
+    /// Namespace and service account of the operator, to which rights are granted.
+    pub operator_namespace: &'a str,
+    /// The reports of the sidecars that use the store.
+    pub reports: &'a [SidecarReport],
+    /// Health that the operator sees itself, and the cause of a fault. Only for stores that it connects to.
+    pub own: Option<(StoreHealth, Option<FaultCause>)>,
+    /// Whether the store evicts counters, as the operator sees it itself. Only for stores that it connects to.
+    pub own_eviction: Option<Eviction>,
+    /// Work of the operator at the servers. Only for managed stores.
+    pub provisioned: Option<&'a Provisioned>,
+    /// Passwords of the users. Only for managed stores.
+    pub passwords: Option<PasswordEpoch>,
+    /// Status that the store has.
+    pub previous: Option<&'a RateLimitStoreStatus>,
+    /// Time for which this operator has been the leader.
+    pub leader_for: Duration,
+}
+
+impl ObservedStore<'_> {
+    /// Returns the counts before this operator became the leader, while sidecars are still connecting to it.
+    fn awaited(&self) -> Option<&SidecarCounts> {
+        let before = self.previous?.sidecars.as_ref()?;
+        let is_fewer = usize::try_from(before.reporting).is_ok_and(|before| self.reports.len() < before);
+        (self.leader_for < LEADER_GRACE && is_fewer).then_some(before)
+    }
+
+    /// Reports whether all sidecars could reach this generation of the store before.
+    fn was_reachable(&self) -> bool {
+        let before = self.previous.into_iter().flat_map(|previous| &previous.conditions);
+        before.into_iter().any(|condition| {
+            condition.type_ == types::REACHABLE
+                && condition.status == "True"
+                && condition.observed_generation == Some(self.generation)
+        })
+    }
+}
+
+/// The result of one condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) status: &'static str,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+impl Finding {
+    pub(super) fn new(status: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { status, reason, message: message.into() }
+    }
 }

@@ -21,8 +21,7 @@ use crate::cluster::watch::{Change, follow};
 use crate::events::{Events, Regarding, Reported};
 use crate::metrics::Metrics;
 use crate::webhooks::configurations::{Configurations, WebhookService};
-use crate::webhooks::path::WebhookPath;
-use crate::webhooks::probe::offer_invalid;
+use crate::webhooks::path::{WebhookPath, offer_invalid};
 
 /// Interval between proofs that the API server calls the webhook.
 const PROBE_EVERY: Duration = Duration::from_secs(60);
@@ -54,21 +53,21 @@ pub struct Webhooks {
 /// The configurations as the watches have them.
 #[derive(Default)]
 struct Watched {
-    state: Mutex<State>,
+    state: Mutex<WatchedConfigurations>,
     changed: Notify,
     /// Whether the configurations are as they must be, with the authority.
     complete: watch::Sender<bool>,
 }
 
 #[derive(Default)]
-struct State {
+struct WatchedConfigurations {
     configurations: Configurations,
     has_mutating: bool,
     has_validating: bool,
 }
 
 impl Watched {
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut WatchedConfigurations)) {
         change(&mut self.lock());
         self.changed.notify_one();
     }
@@ -79,7 +78,7 @@ impl Watched {
         (state.has_mutating && state.has_validating).then(|| state.configurations.clone())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WatchedConfigurations> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

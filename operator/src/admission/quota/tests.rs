@@ -2,9 +2,8 @@ use std::collections::BTreeSet;
 
 use sluice_crds::policy::{PodSelection, TargetKind, TargetRef};
 
-use super::namespace::{Targets, selector};
-use super::*;
-use crate::cluster::targets::target::Target;
+use super::{Targets, selector, *};
+use crate::cluster::targets::Target;
 
 fn quotas() -> Quotas {
     Quotas {

@@ -11,13 +11,11 @@ use kube::api::ObjectMeta;
 use sluice_config::ADMIN_PORT;
 use sluice_crds::PORTS_ANNOTATION;
 
-use crate::injection::bounds::Bounds;
-use crate::injection::capture::{self, CapturedPort, Ports, TakenName, taken_names};
+use crate::injection::capture::{self, CapturedPort, Ports, TakenName, running, taken_names};
 use crate::injection::config::InjectConfig;
-use crate::injection::containers::running;
-use crate::injection::decide::{decide, warnings};
-use crate::injection::note::Note;
-use crate::injection::skip::Skip;
+use crate::injection::decide::{Skip, decide, warnings};
+use crate::injection::inject::Note;
+use crate::injection::resources::Bounds;
 
 /// Labels of a pod. Neighbours in the table share them if they are equal, as those of most pods of a workload are.
 pub type Labels = Arc<BTreeMap<String, String>>;

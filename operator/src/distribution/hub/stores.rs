@@ -11,16 +11,16 @@ use sluice_store::redis::admin::ManagedUser;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{ALL_NAMESPACES, DistributedPolicy, Hub, State};
+use crate::distribution::hub::{ALL_NAMESPACES, DistributedPolicy, Hub, HubState};
+use crate::distribution::session::Changed;
 use crate::distribution::stores::{HubStores, SidecarReport};
-use crate::distribution::wakeup::Changed;
-use crate::object_key::StoreKey;
+use crate::names::StoreKey;
 
 /// Longest time for which a policy is held back until its namespace can use the store. Afterwards, sidecars enforce it
 /// by their local quota.
 const MAX_HOLD: Duration = Duration::from_secs(5);
 
-impl State {
+impl HubState {
     /// Returns the time until which a policy is held back because the servers of its store do not have its namespace's
     /// user yet.
     pub(super) fn store_held_until(&self, policy: &DistributedPolicy) -> Option<Instant> {

@@ -1,19 +1,18 @@
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use sluice_config::message::{PolicyFindings, PolicyReport, PublishedPolicy, Report, StoreReport, VERSION};
+use sluice_config::policy::DEFAULT_STORE;
 use sluice_config::{CompiledPolicy, PolicyHash};
 
 use super::*;
 use crate::distribution::fixtures::{
     POD_UID, hub, identity, key, policies, publication, publish, selector, shared, strict,
 };
-use crate::distribution::publication::PublishedEdit;
-use crate::distribution::replicas::Places;
+use crate::distribution::publication::{Places, PublishedEdit};
 use crate::distribution::session::{Confirmation, EXPIRY};
 use crate::distribution::stores::StoreSource;
-use crate::object_key::StoreKey;
-use futures::FutureExt as _;
-use sluice_config::policy::DEFAULT_STORE;
+use crate::names::StoreKey;
 
 mod resets;
 mod shadow;

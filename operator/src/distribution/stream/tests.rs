@@ -1,29 +1,25 @@
-use crate::distribution::stores::{HubStores, ManagedSource, StoreSource};
-use crate::object_key::StoreKey;
-use kube::core::{Expression, Selector};
-
-use crate::pod_selector::PodSelector;
-use serde_json::{Value, json};
-use sluice_config::CompiledPolicy;
-use sluice_config::KeySecret;
-use sluice_config::message::VERSION;
-use sluice_config::policy::Mode;
-use sluice_config::store_access::StoreAccess;
-use sluice_store::RedisOptions;
-use sluice_store::redis::Secret;
-use sluice_store::redis::admin::ManagedUser;
 use std::collections::BTreeMap;
-
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use kube::core::{Expression, Selector};
+use serde_json::{Value, json};
+use sluice_config::message::VERSION;
+use sluice_config::policy::Mode;
+use sluice_config::store_access::StoreAccess;
+use sluice_config::{CompiledPolicy, KeySecret};
+use sluice_store::RedisOptions;
+use sluice_store::redis::Secret;
+use sluice_store::redis::admin::ManagedUser;
 use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
 
 use super::*;
 use crate::distribution::fixtures::{POD_UID, hub, identity, publish, shared, strict};
-use crate::distribution::replicas::Places;
+use crate::distribution::publication::Places;
+use crate::distribution::stores::{HubStores, ManagedSource, StoreSource};
+use crate::names::{PodSelector, StoreKey};
 
 /// The events of a session, without comments.
 struct Reader {

@@ -13,10 +13,9 @@ use sluice_config::message::{
 use sluice_config::store_access::StoreChoices;
 use tokio::time::Instant;
 
-use crate::distribution::encoded::EncodedEvents;
 use crate::distribution::hub::Hub;
-use crate::distribution::hub::desired::DesiredPolicies;
-use crate::distribution::replicas::MAX_HOLD;
+use crate::distribution::hub::sessions::DesiredPolicies;
+use crate::distribution::publication::{EncodedEvents, MAX_HOLD};
 
 /// Everything that a session has been sent.
 pub(super) struct Sent {

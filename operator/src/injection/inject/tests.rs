@@ -3,9 +3,10 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::json;
 
 use super::*;
-use crate::args::{LogFormat, StartupPolicy};
 use crate::injection::capture::{self, CaptureError, CapturedPort};
+use crate::injection::config::StartupPolicy;
 use crate::injection::config::{guaranteed_resources, resources};
+use sluice_host::logging::LogFormat;
 
 pub(crate) mod patches;
 mod typed;

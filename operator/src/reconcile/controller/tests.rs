@@ -1,7 +1,6 @@
 use std::convert::Infallible;
 use std::sync::Mutex;
 
-use crate::distribution::stores::{HubStores, StoreSource};
 use axum::http::{Method, Request, Response, StatusCode};
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -10,17 +9,18 @@ use sluice_crds::Installation;
 use tokio::task::AbortHandle;
 
 use super::*;
-use crate::cluster::limit_ranges::LimitRanges;
+use crate::cluster::namespaces::LimitRanges;
 use crate::cluster::pods::pod::Pod;
 use crate::distribution::hub::Hub;
-use crate::distribution::identity::Identity;
+use crate::distribution::session::Identity;
+use crate::distribution::stores::{HubStores, StoreSource};
 use crate::events::Events;
 use crate::injection::inject::tests::config;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
-use crate::reconcile::compile::{RECONCILES, compile};
 use crate::reconcile::context::{Home, Injection, Listed};
 use crate::reconcile::pace::SETTLE;
+use crate::reconcile::validate::{RECONCILES, compile};
 
 /// The behaviour of the API server. It accepts every status, unless it hangs.
 #[derive(Clone, Copy, PartialEq)]

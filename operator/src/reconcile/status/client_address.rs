@@ -9,11 +9,10 @@ use sluice_config::client_address::AddressHeader;
 use sluice_config::policy::CompiledLimit;
 use sluice_crds::conditions::{reasons, types};
 
-use super::finding::Finding;
-use super::observed::Observed;
-use super::text::{MAX_NAMED, list, part_of};
 use crate::distribution::session::Confirmation;
-use crate::reconcile::facts::Outcome;
+use crate::reconcile::facts::{Observed, Outcome};
+use crate::reconcile::status::finding::Finding;
+use crate::reconcile::status::text::{MAX_NAMED, list, part_of};
 
 #[cfg(test)]
 mod tests;

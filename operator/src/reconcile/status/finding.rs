@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use super::observed::Observed;
+use crate::reconcile::facts::Observed;
 
 /// Maximum number of characters of a message.
 const MAX_MESSAGE: usize = 2_000;

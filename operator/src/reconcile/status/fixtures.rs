@@ -11,12 +11,10 @@ use sluice_crds::policy::EnforcedBy;
 use sluice_crds::{Installation, compile};
 use tokio::time::Instant;
 
-use super::observed::Observed;
 use crate::cluster::pods::pod::{Pod, PodFacts};
 use crate::distribution::session::Confirmation;
-use crate::object_key::PolicyKey;
-use crate::pod_selector::PodSelector;
-use crate::reconcile::facts::{CountedPod, Facts, Outcome};
+use crate::names::{PodSelector, PolicyKey};
+use crate::reconcile::facts::{CountedPod, Facts, Observed, Outcome};
 
 pub(super) const LONG_AGO: Duration = Duration::from_secs(3_600);
 

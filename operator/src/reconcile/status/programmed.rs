@@ -6,18 +6,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use sluice_crds::conditions::{reasons, types};
 use sluice_crds::{INJECT_LABEL, SERVICE_LABEL};
 
-use super::finding::Finding;
-use super::mend::add_sidecars;
-use super::observed::Observed;
-use super::text::{list, part_of, plural};
 use crate::cluster::pods::pod::Pod;
 use crate::distribution::session::Confirmation;
-use crate::injection::decide::is_opted_out;
-use crate::injection::skip::Skip;
+use crate::injection::decide::{Skip, is_opted_out};
 use crate::leadership::LEADER_GRACE;
-use crate::reconcile::facts::{CountedPod, Injection, Outcome, PENDING};
-use crate::reconcile::select_pods::SelectedPods;
-use crate::service_account::ServiceAccount;
+use crate::names::ServiceAccount;
+use crate::reconcile::dereference::SelectedPods;
+use crate::reconcile::facts::{CountedPod, NamespaceInjection, Observed, Outcome, PENDING};
+use crate::reconcile::status::finding::Finding;
+use crate::reconcile::status::text::{add_sidecars, list, part_of, plural};
 
 #[cfg(test)]
 mod tests;
@@ -274,7 +271,7 @@ fn not_injected(observed: &Observed<'_>) -> Option<Programmed> {
 
 /// Reports whether a pod should have got a sidecar: it is younger than the label of its namespace and than the operator. A
 /// pod that was created in the same seconds proves nothing.
-fn was_missed(injection: &Injection, pod: &Pod) -> bool {
+fn was_missed(injection: &NamespaceInjection, pod: &Pod) -> bool {
     let times = injection.labelled_since.zip(injection.operator_since).zip(pod.created);
     injection.is_labelled
         && times.is_some_and(|((labelled, operator), created)| {

@@ -7,11 +7,10 @@ use sluice_config::policy::{DEFAULT_STORE, LimitKind};
 use sluice_crds::conditions::{reasons, types};
 use sluice_store::FaultCause;
 
-use super::finding::Finding;
-use super::observed::Observed;
-use super::text::{list, part_of, plural};
-use crate::object_key::PolicyKey;
-use crate::reconcile::facts::Outcome;
+use crate::names::PolicyKey;
+use crate::reconcile::facts::{Observed, Outcome};
+use crate::reconcile::status::finding::Finding;
+use crate::reconcile::status::text::{list, part_of, plural};
 
 /// Results that the reports of sidecars can have.
 const REPORTED: [(&str, &str); 5] = [

@@ -4,15 +4,15 @@ use serde_json::json;
 use sluice_config::KeySecret;
 use sluice_config::message::StoreFindings;
 use sluice_config::store_access::StoreAccess;
+use sluice_crds::store::Access;
 use sluice_store::redis::admin::{Role, ServerReport};
 use sluice_store::{Eviction, RedisOptions, StoreFault};
 
 use super::*;
 use crate::cluster::references::Reference;
 use crate::leadership::LEADER_GRACE;
-use crate::object_key::StoreKey;
+use crate::names::StoreKey;
 use crate::store::resolve::{StoreRules, Usable, resolve};
-use sluice_crds::store::Access;
 
 fn key() -> StoreKey {
     StoreKey::new("shop", "redis")
@@ -57,7 +57,7 @@ fn status_after(
     (resolved, reports, own): Known<'_>,
     generation: i64,
 ) -> RateLimitStoreStatus {
-    let observed = Observed {
+    let observed = ObservedStore {
         key: &key(),
         generation,
         resolved,
@@ -270,7 +270,7 @@ fn a_managed_store_is_looked_at_by_its_administrator() {
     };
     let reachable = |server: ServerReport| {
         let provisioned = Provisioned { users: Some(BTreeMap::new()), result: Some(Ok(vec![server])) };
-        let observed = Observed {
+        let observed = ObservedStore {
             key: &key(),
             generation: 1,
             resolved: &resolved,

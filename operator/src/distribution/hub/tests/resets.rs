@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::distribution::fixtures::{hub, identity, publish, selector, strict};
-use crate::distribution::identity::Identity;
 use sluice_config::CompiledPolicy;
 use sluice_config::message::{Report, ResetReport, ResetStep, ResetUid, VERSION};
 
-use crate::distribution::clients::reset::{PodProgress, Reset, ResetProgress};
+use crate::distribution::clients::{PodProgress, Reset, ResetProgress};
+use crate::distribution::fixtures::{hub, identity, publish, selector, strict};
 use crate::distribution::hub::Hub;
-use crate::distribution::replicas::Places;
+use crate::distribution::publication::Places;
+use crate::distribution::session::Identity;
 
 fn resets() -> BTreeMap<ResetUid, Reset> {
     let [namespace, policy, limit, key] = ["n", "p", "l", "q83vEjRWeJCrze8SNFZ4kA"].map(str::to_owned);

@@ -1,17 +1,16 @@
 //! Clients of limits in Shadow in the hub.
 
-use sluice_config::message::{Report, VERSION};
-
 use std::collections::BTreeMap;
 
 use sluice_config::CompiledPolicy;
 use sluice_config::distinct::DistinctSketch;
+use sluice_config::message::{Report, VERSION};
 
-use crate::distribution::clients::recent_clients::HALF;
+use crate::distribution::clients::HALF;
 use crate::distribution::fixtures::{hub, identity, publish, selector, strict};
 use crate::distribution::hub::Hub;
-use crate::distribution::identity::Identity;
-use crate::object_key::PolicyKey;
+use crate::distribution::session::Identity;
+use crate::names::PolicyKey;
 
 fn report(hub: &Hub, session: &str, policy: &str, clients: std::ops::Range<u64>) {
     let mut sketch = DistinctSketch::default();

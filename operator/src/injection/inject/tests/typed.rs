@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::*;
 use crate::injection::capture::CapturedPort;
-use crate::injection::changes::DEFAULT_GRACE_SECONDS;
+use crate::injection::inject::DEFAULT_GRACE_SECONDS;
 use crate::injection::sidecar::PRE_STOP_SECONDS;
 
 pub(super) fn inject(mut pod: Pod, config: &InjectConfig) -> Result<Pod, Skip> {

@@ -3,15 +3,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cluster::endpoint_slices::EndpointSlice;
-use crate::cluster::network_policies::NetworkPolicy;
-use crate::cluster::objects::Trimmed;
 use crate::cluster::pods::pod::{Pod, PodFacts};
-use crate::cluster::services::Service;
+use crate::cluster::routes::{EndpointSlice, NetworkPolicy, Service, Trimmed};
 use crate::events::pods::{Unlimited, UnlimitedPod};
-use crate::injection::bounds::Bounds;
 use crate::injection::inject::tests::config;
-use crate::reconcile::facts::{Injection, Outcome, StoreFact};
+use crate::injection::resources::Bounds;
+use crate::reconcile::facts::{NamespaceInjection, Outcome, StoreFact};
 use crate::reconcile::status::fixtures::{observed, pod as applied};
 
 mod network_policies;
@@ -57,7 +54,10 @@ impl Shop {
             endpoint_slices: read::<EndpointSlice>(&self.endpoint_slices),
             network_policies: read::<NetworkPolicy>(&self.network_policies),
             absent: None,
-            injection: Injection { is_labelled: !self.is_unlabelled, ..Injection::default() },
+            injection: NamespaceInjection {
+                is_labelled: !self.is_unlabelled,
+                ..NamespaceInjection::default()
+            },
             idle: None,
             store: StoreFact::Default,
         };

@@ -6,7 +6,7 @@ use sluice_crds::RateLimitPolicyStatus;
 use super::*;
 use crate::cluster::pods::pod::PodFacts;
 use crate::injection::capture::CaptureError;
-use crate::injection::skip::Skip;
+use crate::injection::decide::Skip;
 use crate::reconcile::facts::Facts;
 use crate::reconcile::status::fixtures::{LONG_AGO, observed, pod as applied, published_before};
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::injection::capture::CaptureError;
-use crate::injection::skip::Skip;
+use crate::injection::decide::Skip;
 
 fn unlimited(reason: Unlimited, owner: Option<&str>) -> Shop {
     let pod = metadata(&pod("b"), owner);
