@@ -226,21 +226,18 @@ pub enum StoreAccess {
 
 impl Args {
     /// Returns the settings for all policies.
-    #[must_use]
     pub fn installation(&self) -> Installation {
         let contact = self.quotas.quota_contact.clone();
         Installation { contact, ..Installation::from(&self.installation) }
     }
 
     /// Returns the service of the installation, if it has one.
-    #[must_use]
     pub fn service(&self) -> Option<ServiceAccount> {
         let (namespace, name) = (self.namespace.clone(), self.service_account.clone());
         (!name.is_empty()).then_some(ServiceAccount { namespace, name })
     }
 
     /// Returns the names in the serving certificate.
-    #[must_use]
     pub fn dns_names(&self) -> Vec<String> {
         [&self.control_service, &self.webhook_service]
             .into_iter()
@@ -253,7 +250,6 @@ impl Args {
     }
 
     /// Returns the URL on which sidecars reach the control port.
-    #[must_use]
     pub fn control_url(&self) -> String {
         format!("https://{}.{}.svc:{}", self.control_service, self.namespace, self.control_listen.port())
     }

@@ -51,14 +51,12 @@ pub struct Leadership {
 
 impl Leadership {
     /// Creates an identity for this process. It differs after a restart of the pod's container.
-    #[must_use]
     pub fn new(client: kube::Client, namespace: &str, pod_name: &str) -> Self {
         let identity = format!("{pod_name}_{:08x}", rand::random::<u32>());
         Self { api: Api::namespaced(client, namespace), identity }
     }
 
     /// Returns the holder identity of this replica.
-    #[must_use]
     pub fn identity(&self) -> &str {
         &self.identity
     }

@@ -19,23 +19,27 @@
 //! - [`reconcile`]: compiles and publishes a policy, then writes its status.
 //! - [`distribution`]: sends published policies to the sidecars and takes their reports.
 
-pub mod admission;
-pub mod args;
-pub mod certificates;
-pub mod cluster;
-pub mod distribution;
-pub mod events;
-pub mod injection;
-pub mod leadership;
-pub mod metrics;
-pub mod names;
-pub mod process;
-pub mod queue;
-pub mod reconcile;
-pub mod resets;
-pub mod store;
-pub mod webhooks;
+#![allow(unreachable_pub, reason = "nobody else uses the modules of a program, so `pub` means to each other")]
+
+mod admission;
+mod args;
+mod certificates;
+mod cluster;
+mod conditions;
+mod distribution;
+mod events;
+mod injection;
+mod leadership;
+mod locks;
+mod metrics;
+mod names;
+mod process;
+mod queue;
+mod reconcile;
+mod resets;
+mod store;
+mod webhooks;
 
 pub use crate::process::run::verify;
-pub use args::Args;
+pub use args::{Args, Command};
 pub use process::run::run;

@@ -6,8 +6,7 @@ use std::time::Duration;
 use clap::Parser as _;
 use sluice_crds::EXPRESSION_THREAD;
 use sluice_host::{logging, worker};
-use sluice_operator::Args;
-use sluice_operator::args::Command;
+use sluice_operator::{Args, Command};
 use tikv_jemallocator::Jemalloc;
 
 /// Returns freed memory to the system, which the allocator of glibc does not after thousands of sidecars have connected at once.

@@ -1,18 +1,19 @@
 //! The operator's metrics. Every metric is named here.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 use sluice_host::logging::DroppedLines;
 use sluice_host::serve::table::PortMetrics;
 
 use crate::distribution::hub::Hub;
+use crate::locks::lock;
 use crate::names::PolicyKey;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -69,90 +70,78 @@ pub struct Metrics {
     encoding: Mutex<()>,
 }
 
+/// Registers a metric.
+fn registered<M: Metric + Default + Clone>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
+}
+
 impl Default for Metrics {
     fn default() -> Self {
-        let mut registry = Registry::with_prefix("sluice");
-        let admission = Family::default();
-        let (events, denied, reviewed) = (Counter::default(), Counter::default(), Counter::default());
-        let (reconciles, failures) = (Counter::default(), Counter::default());
-        let (sessions, leader, shadow) = (Gauge::default(), Gauge::default(), Gauge::default());
-        let build = Family::<BuildLabels, Gauge>::default();
+        let mut all = Registry::with_prefix("sluice");
+        let registry = &mut all;
+        let build: Family<BuildLabels, Gauge> =
+            registered(registry, "build_info", "1, with the release of the operator as a label");
         build.get_or_create(&BuildLabels { version: env!("CARGO_PKG_VERSION") }).set(1);
-        registry.register("build_info", "1, with the release of the operator as a label", build);
         registry.register_collector(Box::new(DroppedLines));
-        let ports = PortMetrics::register(&mut registry);
-        let conditions = Family::default();
-        registry.register(
-            "policy_condition",
-            "1 for the present status and reason of each condition of a policy",
-            conditions.clone(),
-        );
-        let shadow_denied = Family::default();
-        registry.register(
-            "shadow_denied_clients",
-            "Distinct clients that a limit in Shadow would have denied, over all pods, within a few percent. A client counts for 5 to 20 minutes after its last denial. A pod reports at most 48 limits",
-            shadow_denied.clone(),
-        );
-        registry.register(
-            "operator_admission_reviews",
-            "Admission reviews answered, by webhook and outcome",
-            admission.clone(),
-        );
-        registry.register("operator_stream_events", "Events sent to sidecars", events.clone());
-        registry.register(
-            "operator_streams_denied",
-            "Connections of sidecars denied because their token or pod was not accepted",
-            denied.clone(),
-        );
-        registry.register(
-            "operator_token_reviews",
-            "Tokens of sidecars that the API server reviewed, because its public keys did not decide about them",
-            reviewed.clone(),
-        );
-        registry.register(
-            "operator_reconciles",
-            "Reconciles of policies, including failed ones",
-            reconciles.clone(),
-        );
-        registry.register(
-            "operator_reconcile_failures",
-            "Reconciles of policies that failed and will be retried",
-            failures.clone(),
-        );
-        registry.register(
-            "operator_streams",
-            "Sidecars that are connected, or were connected during the last 30 seconds",
-            sessions.clone(),
-        );
-        registry.register("operator_leader", "1 if this replica is the leader", leader.clone());
-        let webhook_not_called = Gauge::default();
-        registry.register(
-            "operator_webhook_not_called",
-            "1 while the API server does not call the webhook, so that new pods get no sidecar. The leader offers an invalid policy once a minute to find out",
-            webhook_not_called.clone(),
-        );
-        registry.register(
-            "operator_shadow",
-            "1 while the installation turns all policies to Shadow, so no request is rejected",
-            shadow.clone(),
-        );
         Self {
-            registry,
-            ports,
-            admission,
-            events,
-            denied,
-            reviewed,
-            reconciles,
-            failures,
-            sessions,
-            leader,
-            webhook_not_called,
-            shadow,
-            conditions,
+            ports: PortMetrics::register(registry),
+            conditions: registered(
+                registry,
+                "policy_condition",
+                "1 for the present status and reason of each condition of a policy",
+            ),
+            shadow_denied: registered(
+                registry,
+                "shadow_denied_clients",
+                "Distinct clients that a limit in Shadow would have denied, over all pods, within a few percent. A client counts for 5 to 20 minutes after its last denial. A pod reports at most 48 limits",
+            ),
+            admission: registered(
+                registry,
+                "operator_admission_reviews",
+                "Admission reviews answered, by webhook and outcome",
+            ),
+            events: registered(registry, "operator_stream_events", "Events sent to sidecars"),
+            denied: registered(
+                registry,
+                "operator_streams_denied",
+                "Connections of sidecars denied because their token or pod was not accepted",
+            ),
+            reviewed: registered(
+                registry,
+                "operator_token_reviews",
+                "Tokens of sidecars that the API server reviewed, because its public keys did not decide about them",
+            ),
+            reconciles: registered(
+                registry,
+                "operator_reconciles",
+                "Reconciles of policies, including failed ones",
+            ),
+            failures: registered(
+                registry,
+                "operator_reconcile_failures",
+                "Reconciles of policies that failed and will be retried",
+            ),
+            sessions: registered(
+                registry,
+                "operator_streams",
+                "Sidecars that are connected, or were connected during the last 30 seconds",
+            ),
+            leader: registered(registry, "operator_leader", "1 if this replica is the leader"),
+            webhook_not_called: registered(
+                registry,
+                "operator_webhook_not_called",
+                "1 while the API server does not call the webhook, so that new pods get no sidecar. The leader offers an invalid policy once a minute to find out",
+            ),
+            shadow: registered(
+                registry,
+                "operator_shadow",
+                "1 while the installation turns all policies to Shadow, so no request is rejected",
+            ),
             published: Mutex::default(),
             encoding: Mutex::default(),
-            shadow_denied,
+            registry: all,
         }
     }
 }
@@ -196,7 +185,7 @@ impl Metrics {
             reason: condition.reason.clone(),
         });
         let labels: Vec<_> = labels.collect();
-        let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut published = lock(&self.published);
         let before = published.remove(key).unwrap_or_default();
         for gone in before.iter().filter(|before| !labels.contains(before)) {
             self.conditions.remove(gone);
@@ -225,10 +214,9 @@ impl Metrics {
     }
 
     /// Returns all metrics in the OpenMetrics text format.
-    #[must_use]
     pub fn text(&self, hub: &Hub) -> String {
         let (sessions, shadow_denied) = (hub.session_count(), hub.shadow_denied());
-        let _encoding = self.encoding.lock().unwrap_or_else(PoisonError::into_inner);
+        let _encoding = lock(&self.encoding);
         self.shadow_denied.clear();
         for ((policy, limit), clients) in shadow_denied {
             let (policy_namespace, policy) = (policy.namespace, policy.name);

@@ -45,19 +45,16 @@ impl PodSelector {
     pub const NONE: Self = Self { alternatives: Vec::new() };
 
     /// Selects all pods.
-    #[must_use]
     pub fn all() -> Self {
         Selector::default().into()
     }
 
     /// Reports whether a pod with these labels is selected.
-    #[must_use]
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.alternatives.iter().any(|selector| selector.matches(labels))
     }
 
     /// Returns the selectors, of which a pod matches at least one.
-    #[must_use]
     pub fn alternatives(&self) -> &[Selector] {
         &self.alternatives
     }
@@ -88,7 +85,6 @@ pub struct ServiceAccount {
 
 impl ServiceAccount {
     /// Reports whether a pod of a namespace with these labels is one of the service's.
-    #[must_use]
     pub fn has_pod(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
         self.namespace == namespace
             && labels.get(SERVICE_LABEL.0).is_some_and(|value| value == SERVICE_LABEL.1)

@@ -3,12 +3,13 @@
 //! meanwhile follows directly after, unless the reconcile has yet to look at what it was queued for.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::locks::lock;
 use crate::names::ObjectKey;
 
 #[cfg(test)]
@@ -50,14 +51,13 @@ pub struct Claim {
 
 impl Claim {
     /// Returns the key of the object.
-    #[must_use]
     pub fn key(&self) -> &ObjectKey {
         &self.key
     }
 
     /// Notes that the reconcile looks at what a status observes from now on. What was queued for that needs no further reconcile.
     pub fn observe(&self) {
-        let mut state = self.queue.lock();
+        let mut state = lock(&self.queue.state);
         if let Some(meanwhile @ Meanwhile::Observed) = state.claimed.get_mut(&self.key) {
             *meanwhile = Meanwhile::Nothing;
         }
@@ -66,7 +66,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let mut state = self.queue.lock();
+        let mut state = lock(&self.queue.state);
         if state.claimed.remove(&self.key).is_some_and(|meanwhile| meanwhile != Meanwhile::Nothing) {
             state.ready.insert(self.key.clone());
         }
@@ -92,7 +92,7 @@ impl Queue {
     }
 
     fn add_for(&self, change: Meanwhile, keys: impl IntoIterator<Item = ObjectKey>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         keys.into_iter().for_each(|key| state.add(key, change));
         drop(state);
         self.changed.notify_one();
@@ -100,7 +100,7 @@ impl Queue {
 
     /// Queues an object after a delay. If it is already delayed, the earlier time counts.
     pub fn add_after(&self, key: ObjectKey, delay: Duration) {
-        self.lock().add_at(key, Instant::now() + delay);
+        lock(&self.state).add_at(key, Instant::now() + delay);
         self.changed.notify_one();
     }
 
@@ -108,7 +108,7 @@ impl Queue {
     pub async fn next(self: &Arc<Self>) -> Claim {
         loop {
             let next_due = {
-                let mut state = self.lock();
+                let mut state = lock(&self.state);
                 if let Some(key) = state.take(Instant::now()) {
                     return Claim { queue: self.clone(), key };
                 }
@@ -121,11 +121,6 @@ impl Queue {
                 None => self.changed.notified().await,
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, QueueState> {
-        // No statement that changes the state can panic halfway.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

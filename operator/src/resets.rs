@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
-use serde_json::json;
+use kube::api::{DeleteParams, DynamicObject, Preconditions};
 use sluice_crds::conditions::{reasons, types};
 use sluice_crds::{CounterReset, CounterResetSpec, CounterResetStatus};
 use sluice_host::logging::told;
 use tokio::sync::Notify;
 
 use crate::cluster::watch::{Untyped, api};
+use crate::conditions::{Finding, find, part, plural, write_status};
 use crate::distribution::clients::{PodProgress, Reset, ResetProgress};
 use crate::distribution::hub::Hub;
 use crate::names::ObjectKey;
@@ -50,7 +50,6 @@ struct OpenReset<'a> {
 
 impl ResetController {
     /// Returns a controller for the resets of the cluster.
-    #[must_use]
     pub fn new(client: kube::Client, hub: Arc<Hub>) -> Self {
         Self { client, changed: hub.reset_reports_changed(), hub, resets: Untyped::default() }
     }
@@ -120,43 +119,23 @@ impl ResetController {
     }
 
     async fn write(&self, reset: &OpenReset<'_>, status: &CounterResetStatus) -> anyhow::Result<()> {
-        let ObjectKey { namespace, name } = reset.key;
-        let patch = json!({
-            "apiVersion": "sluice.dev/v1alpha1",
-            "kind": "CounterReset",
-            "metadata": {
-                "name": name,
-                "namespace": namespace,
-                "resourceVersion": reset.object.metadata.resource_version,
-            },
-            "status": status,
-        });
-        let params = PatchParams::apply("sluice-operator").force();
-        let api = api::<CounterReset>(self.client.clone(), Some(namespace));
-        match api.patch_status(name, &params, &Patch::Apply(&patch)).await {
-            Ok(_) => {
-                for complete in status.conditions.iter().filter(|_| is_over(status)) {
-                    let CounterResetSpec { policy, limit, key } = &reset.spec;
-                    tracing::info!(
-                        namespace,
-                        reset = name,
-                        policy,
-                        limit,
-                        key,
-                        "Complete is {}, {}: {}",
-                        complete.status,
-                        complete.reason,
-                        complete.message
-                    );
-                }
-                Ok(())
-            }
-            // It was changed or deleted meanwhile, and the watch has noticed.
-            Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => Ok(()),
-            Err(error) => {
-                Err(error).with_context(|| format!("the status of reset {} could not be written", reset.key))
-            }
+        let written = write_status::<CounterReset>(&self.client, reset.object, status).await?;
+        for complete in status.conditions.iter().filter(|_| written.is_some() && is_over(status)) {
+            let (ObjectKey { namespace, name }, CounterResetSpec { policy, limit, key }) =
+                (reset.key, &reset.spec);
+            tracing::info!(
+                namespace,
+                reset = name,
+                policy,
+                limit,
+                key,
+                "Complete is {}, {}: {}",
+                complete.status,
+                complete.reason,
+                complete.message
+            );
         }
+        Ok(())
     }
 
     async fn delete(&self, key: &ObjectKey, object: &DynamicObject) -> anyhow::Result<()> {
@@ -173,77 +152,58 @@ impl ResetController {
     }
 }
 
-/// Reads a part of an object.
-fn part<T: serde::de::DeserializeOwned>(object: &DynamicObject, name: &str) -> Option<T> {
-    serde_json::from_value(object.data.get(name)?.clone()).ok()
-}
-
 /// Time in which a reset must be complete.
 const MAX_DURATION: SignedDuration = SignedDuration::from_mins(10);
 /// Time for which a reset that is over is kept.
 const KEPT: SignedDuration = SignedDuration::from_mins(10);
 
 /// Reports whether a reset is over: it is complete, or was given up.
-#[must_use]
 pub fn is_over(status: &CounterResetStatus) -> bool {
     complete(status).is_some_and(|complete| complete.status == "True" || complete.reason == reasons::EXPIRED)
 }
 
 /// Reports whether a reset that is over is deleted now.
-#[must_use]
 pub fn is_due(status: &CounterResetStatus, now: Timestamp) -> bool {
     let since = complete(status).map(|complete| complete.last_transition_time.0);
     is_over(status) && since.is_some_and(|since| now.duration_since(since) >= KEPT)
 }
 
 /// Returns the status of a reset that is not over and is being carried out. `before` is the status that it has.
-#[must_use]
 pub fn status(
     before: &CounterResetStatus,
     generation: i64,
     progress: &ResetProgress,
     now: Timestamp,
 ) -> CounterResetStatus {
-    let (status, mut reason, mut message) = finding(progress);
-    let known = complete(before).filter(|known| known.status == status);
-    let mut since = known.map(|known| known.last_transition_time.clone());
+    let mut finding = finding(progress);
+    let known = complete(before).filter(|known| known.status == finding.status);
     // It is carried out since the first status.
-    let expired = since.as_ref().is_some_and(|since| now.duration_since(since.0) >= MAX_DURATION);
-    if status == "False" && expired {
-        message = format!("The reset was not complete within ten minutes, and is given up. {message}");
-        (reason, since) = (reasons::EXPIRED, None);
+    let expired = known.is_some_and(|known| now.duration_since(known.last_transition_time.0) >= MAX_DURATION);
+    let gives_up = finding.status == "False" && expired;
+    if gives_up {
+        let message =
+            format!("The reset was not complete within ten minutes, and is given up. {}", finding.message);
+        finding = Finding { reason: reasons::EXPIRED, message, ..finding };
     }
-    CounterResetStatus {
-        conditions: vec![Condition {
-            // Whole seconds, because the API server stores no fractions.
-            last_transition_time: since
-                .unwrap_or_else(|| Time(Timestamp::from_second(now.as_second()).unwrap_or(now))),
-            message,
-            observed_generation: Some(generation),
-            reason: reason.to_owned(),
-            status: status.to_owned(),
-            type_: types::COMPLETE.to_owned(),
-        }],
-    }
+    let since = known.filter(|_| !gives_up);
+    CounterResetStatus { conditions: vec![finding.condition(types::COMPLETE, generation, since, now)] }
 }
 
 fn complete(status: &CounterResetStatus) -> Option<&Condition> {
-    status.conditions.iter().find(|condition| condition.type_ == types::COMPLETE)
+    find(&status.conditions, types::COMPLETE)
 }
 
-/// Returns status, reason and message.
-fn finding(progress: &ResetProgress) -> (&'static str, &'static str, String) {
-    let waits = |reason, message: &str| ("False", reason, message.to_owned());
+/// Says how far a reset is.
+fn finding(progress: &ResetProgress) -> Finding {
+    let waits = |reason, message: &str| Finding::new("False", reason, message);
     let progress = match progress {
         ResetProgress::NoPolicy => {
             let message = "The namespace has no such policy, or it has never been valid. Name another one in a new reset.";
             return waits(reasons::POLICY_NOT_FOUND, message);
         }
         ResetProgress::NoLimit => {
-            return waits(
-                reasons::LIMIT_NOT_FOUND,
-                "The policy has no such limit. Name another one in a new reset.",
-            );
+            let message = "The policy has no such limit. Name another one in a new reset.";
+            return waits(reasons::LIMIT_NOT_FOUND, message);
         }
         ResetProgress::NoCounters => {
             return waits(reasons::LIMIT_NOT_FOUND, "The limit is adaptive and has no counters.");
@@ -252,9 +212,10 @@ fn finding(progress: &ResetProgress) -> (&'static str, &'static str, String) {
     };
     let PodProgress { is_counted, pods, not_connected, forgotten, is_removed, failure } = progress;
     if progress.is_complete() {
-        let pods = if *pods == 1 { "1 pod has".to_owned() } else { format!("{pods} pods have") };
-        let message = format!("The counter is removed, and {pods} forgotten the client.");
-        return ("True", reasons::COMPLETE, message);
+        let verb = if *pods == 1 { "has" } else { "have" };
+        let message =
+            format!("The counter is removed, and {} {verb} forgotten the client.", plural(*pods, "pod"));
+        return Finding::new("True", reasons::COMPLETE, message);
     }
     if !is_counted {
         return waits(reasons::IN_PROGRESS, "The pods that enforce the policy are being counted.");
@@ -262,20 +223,20 @@ fn finding(progress: &ResetProgress) -> (&'static str, &'static str, String) {
     if *pods == 0 {
         return waits(reasons::NOT_CONNECTED, "No pod that enforces the policy runs.");
     }
-    let mut message = if *is_removed {
+    let removed = if *is_removed {
         format!("The counter is removed. {forgotten} of {pods} pods have forgotten the client.")
     } else {
         "The counter has not been removed from the store yet.".to_owned()
     };
     if let Some((pod, reason)) = failure {
-        message += &format!(" Pod {pod} failed: {reason}. This is tried again.");
-        return ("False", reasons::POD_FAILED, message);
+        let message = format!("{removed} Pod {pod} failed: {reason}. This is tried again.");
+        return waits(reasons::POD_FAILED, &message);
     }
     if *not_connected > 0 {
-        message += &format!(" Not connected to the operator: {not_connected} of {pods}.");
-        return ("False", reasons::NOT_CONNECTED, message);
+        let message = format!("{removed} Not connected to the operator: {not_connected} of {pods}.");
+        return waits(reasons::NOT_CONNECTED, &message);
     }
-    ("False", reasons::IN_PROGRESS, message)
+    waits(reasons::IN_PROGRESS, &removed)
 }
 
 #[cfg(test)]

@@ -37,6 +37,9 @@ use crate::names::StoreKey;
 use crate::store::resolve::{Resolved, StoreRules};
 use crate::webhooks::path::PROBE_NAME;
 
+#[cfg(test)]
+mod tests;
+
 /// Maximum size of a request, in bytes. The API server sends an old and a new object of up to 3 MiB each.
 const MAX_BODY: usize = 8 << 20;
 

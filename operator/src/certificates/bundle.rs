@@ -99,7 +99,6 @@ impl Bundle {
     }
 
     /// Returns the data of the Secret.
-    #[must_use]
     pub fn to_data(&self) -> BTreeMap<String, String> {
         let (successor, successor_key) = self.successor.clone().unwrap_or_default();
         [

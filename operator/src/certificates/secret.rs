@@ -82,20 +82,17 @@ impl Certificates {
     }
 
     /// Returns the serving certificate of ports, which [`Certificates::refresh`] renews.
-    #[must_use]
     pub fn tls(&self) -> Tls {
         let tls = self.tls.subscribe();
         Tls { config: Arc::new(move || tls.borrow().clone()), authorities: None }
     }
 
     /// Returns the authorities of the serving certificate in PEM, and every change of them.
-    #[must_use]
     pub fn serving_authorities(&self) -> watch::Receiver<String> {
         self.serving_authorities.subscribe()
     }
 
     /// Returns the operator's own authorities in PEM, and every change of them.
-    #[must_use]
     pub fn trusted(&self) -> watch::Receiver<String> {
         self.trusted.subscribe()
     }

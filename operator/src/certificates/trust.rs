@@ -2,7 +2,7 @@
 //! of these ConfigMaps, so that nothing is written that is there already.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use crate::cluster::watch::{Change, follow};
 use crate::injection::config::{CONFIG_MAP, CONFIG_MAP_KEY};
+use crate::locks::lock;
 
 #[cfg(test)]
 mod tests;
@@ -55,7 +56,7 @@ impl AuthorityMaps {
     }
 
     fn observe(&self, change: Change<ConfigMap>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0.state);
         match change {
             Change::Applied(map) => {
                 let namespace = map.namespace().unwrap_or_default();
@@ -63,9 +64,9 @@ impl AuthorityMaps {
                 state.written.remove(&namespace);
                 state.present.insert(namespace, authority);
             }
-            Change::Deleted { namespace, .. } => {
-                state.written.remove(&namespace);
-                state.present.remove(&namespace);
+            Change::Deleted { key, .. } => {
+                state.written.remove(&key.namespace);
+                state.present.remove(&key.namespace);
             }
             Change::Listed => {
                 state.listed = true;
@@ -87,7 +88,7 @@ impl AuthorityMaps {
     ) -> (BTreeSet<String>, Option<Duration>) {
         let mut changed = BTreeSet::new();
         let due: Vec<String> = {
-            let mut state = self.lock();
+            let mut state = lock(&self.0.state);
             let AuthorityState { listed, present, written, failed } = &mut *state;
             if !*listed {
                 return (BTreeSet::new(), None);
@@ -109,13 +110,13 @@ impl AuthorityMaps {
         };
         for namespace in due {
             // Before the write: the watch may be faster than the response.
-            self.lock().written.insert(namespace.clone(), authority.to_owned());
+            lock(&self.0.state).written.insert(namespace.clone(), authority.to_owned());
             let written = write(client, &namespace, authority).await;
             if written != Ok(true) {
-                self.lock().written.remove(&namespace);
+                lock(&self.0.state).written.remove(&namespace);
             }
             let problem = written.err();
-            let mut state = self.lock();
+            let mut state = lock(&self.0.state);
             let before = state.failed.remove(&namespace).map(|(problem, _)| problem);
             if before != problem {
                 changed.insert(namespace.clone());
@@ -127,23 +128,18 @@ impl AuthorityMaps {
                 state.failed.insert(namespace, (problem, Instant::now()));
             }
         }
-        let retry = (!self.lock().failed.is_empty()).then_some(RETRY);
+        let retry = (!lock(&self.0.state).failed.is_empty()).then_some(RETRY);
         (changed, retry)
     }
 
     /// Returns why the ConfigMap of a namespace could not be written, in the API server's words.
-    #[must_use]
     pub fn problem(&self, namespace: &str) -> Option<String> {
-        self.lock().failed.get(namespace).map(|(problem, _)| problem.clone())
+        lock(&self.0.state).failed.get(namespace).map(|(problem, _)| problem.clone())
     }
 
     /// Waits until a ConfigMap changes.
     pub async fn changed(&self) {
         self.0.changed.notified().await;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, AuthorityState> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,7 +2,7 @@
 //! LimitRanges allow. Every replica has the LimitRanges, because a review of a pod must not wait for the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod};
@@ -11,47 +11,54 @@ use kube::ResourceExt as _;
 use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::watcher;
 use sluice_crds::{INJECT_LABEL, INJECTION_LABEL};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
-use crate::cluster::watch::{Change, NamespaceChange, follow};
+use crate::cluster::watch::{Change, Listed, follow, key_of};
 use crate::injection::resources::Bounds;
+use crate::locks::{lock, read, write};
+use crate::names::ObjectKey;
 
 /// The namespaces whose pods get sidecars.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub struct Namespaces {
+    table: RwLock<Labelled>,
+    changed: Notify,
+    /// Whether the first list is complete.
+    pub listed: Listed,
+}
+
+#[derive(Default)]
+struct Labelled {
     /// Namespaces in which every pod gets a sidecar, and since when, if that is known.
-    labelled: Arc<RwLock<BTreeMap<String, Option<Timestamp>>>>,
+    namespaces: BTreeMap<String, Option<Timestamp>>,
     /// Namespaces with a pod that is labelled for injection.
-    with_labelled_pods: Arc<RwLock<BTreeSet<String>>>,
-    changed: Arc<Notify>,
+    with_pods: BTreeSet<String>,
 }
 
 impl Namespaces {
     /// Watches the metadata of all namespaces and passes on the name of each namespace whose label changes.
-    pub async fn watch(&self, client: kube::Client, mut on_change: impl FnMut(NamespaceChange<'_>) + Send) {
+    pub async fn watch(&self, client: kube::Client, mut on_change: impl FnMut(&str) + Send) {
         let api: Api<PartialObjectMeta<Namespace>> = Api::all(client);
         follow(watcher::watcher(api, watcher::Config::default()), |change| {
             let (name, labelled) = match change {
                 Change::Applied(object) => {
-                    let label = object.labels().get(INJECTION_LABEL);
-                    let labelled = label.is_some_and(|value| value == "enabled");
+                    let labelled =
+                        object.labels().get(INJECTION_LABEL).is_some_and(|value| value == "enabled");
                     (object.name_any(), labelled.then(|| labelled_since(&object.metadata)))
                 }
-                Change::Deleted { name, .. } => {
-                    self.with_labelled_pods.write().unwrap_or_else(PoisonError::into_inner).remove(&name);
-                    (name, None)
+                Change::Deleted { key, .. } => {
+                    write(&self.table).with_pods.remove(&key.name);
+                    (key.name, None)
                 }
-                Change::Listed => return on_change(NamespaceChange::Listed),
+                Change::Listed => return self.listed.set(),
             };
-            let mut set = self.labelled.write().unwrap_or_else(PoisonError::into_inner);
             let changed = match labelled {
-                Some(since) => set.insert(name.clone(), since).is_none(),
-                None => set.remove(&name).is_some(),
+                Some(since) => write(&self.table).namespaces.insert(name.clone(), since).is_none(),
+                None => write(&self.table).namespaces.remove(&name).is_some(),
             };
-            drop(set);
             if changed {
                 self.changed.notify_one();
-                on_change(NamespaceChange::Changed(&name));
+                on_change(&name);
             }
         })
         .await;
@@ -63,42 +70,29 @@ impl Namespaces {
         let api: Api<PartialObjectMeta<Pod>> = Api::all(client);
         let config = watcher::Config::default().labels(&format!("{INJECT_LABEL}=true"));
         follow(watcher::watcher(api, config), |change| {
-            if let Change::Applied(pod) = change {
-                self.add_with_labelled_pod(&pod.namespace().unwrap_or_default());
+            if let Change::Applied(pod) = change
+                && write(&self.table).with_pods.insert(pod.namespace().unwrap_or_default())
+            {
+                self.changed.notify_one();
             }
         })
         .await;
     }
 
-    fn add_with_labelled_pod(&self, namespace: &str) {
-        if self.with_labelled_pods.read().unwrap_or_else(PoisonError::into_inner).contains(namespace) {
-            return;
-        }
-        let mut set = self.with_labelled_pods.write().unwrap_or_else(PoisonError::into_inner);
-        set.insert(namespace.to_owned());
-        drop(set);
-        self.changed.notify_one();
-    }
-
     /// Reports whether every new pod of this namespace gets a sidecar.
-    #[must_use]
     pub fn is_labelled(&self, namespace: &str) -> bool {
-        self.labelled.read().unwrap_or_else(PoisonError::into_inner).contains_key(namespace)
+        read(&self.table).namespaces.contains_key(namespace)
     }
 
     /// Returns since when every new pod of this namespace gets a sidecar, if it does and that is known.
-    #[must_use]
     pub fn labelled_since(&self, namespace: &str) -> Option<Timestamp> {
-        self.labelled.read().unwrap_or_else(PoisonError::into_inner).get(namespace).copied().flatten()
+        read(&self.table).namespaces.get(namespace).copied().flatten()
     }
 
     /// Returns all namespaces that may have sidecars.
-    #[must_use]
     pub fn all(&self) -> BTreeSet<String> {
-        let labelled = self.labelled.read().unwrap_or_else(PoisonError::into_inner);
-        let mut all: BTreeSet<String> = labelled.keys().cloned().collect();
-        all.extend(self.with_labelled_pods.read().unwrap_or_else(PoisonError::into_inner).iter().cloned());
-        all
+        let table = read(&self.table);
+        table.namespaces.keys().chain(&table.with_pods).cloned().collect()
     }
 
     /// Waits for the next change of [`Namespaces::all`].
@@ -125,7 +119,7 @@ pub struct LimitRanges(Arc<RangesByNamespace>);
 #[derive(Default)]
 struct RangesByNamespace {
     table: RwLock<BTreeMap<String, RangesOfNamespace>>,
-    listed: watch::Sender<bool>,
+    listed: Listed,
     /// Namespaces whose bounds have changed and were not taken yet.
     changed: Mutex<BTreeSet<String>>,
     has_changed: Notify,
@@ -142,53 +136,49 @@ impl LimitRanges {
     pub async fn watch(&self, client: kube::Client) {
         let api: Api<LimitRange> = Api::all(client);
         follow(watcher::watcher(api, watcher::Config::default()), |change| match change {
-            Change::Applied(range) => {
-                let (namespace, name) = (range.namespace().unwrap_or_default(), range.name_any());
-                self.change(&namespace, |ranges| drop(ranges.insert(name, range)));
-            }
-            Change::Deleted { namespace, name, .. } => {
-                self.change(&namespace, |ranges| drop(ranges.remove(&name)));
-            }
-            Change::Listed => drop(self.0.listed.send_replace(true)),
+            Change::Applied(range) => self.set(key_of(&range), Some(range)),
+            Change::Deleted { key, .. } => self.set(key, None),
+            Change::Listed => self.0.listed.set(),
         })
         .await;
     }
 
-    fn change(&self, namespace: &str, change: impl FnOnce(&mut BTreeMap<String, LimitRange>)) {
-        let mut table = self.0.table.write().unwrap_or_else(PoisonError::into_inner);
-        let of_namespace = table.entry(namespace.to_owned()).or_default();
-        change(&mut of_namespace.ranges);
+    fn set(&self, ObjectKey { namespace, name }: ObjectKey, range: Option<LimitRange>) {
+        let mut table = write(&self.0.table);
+        let of_namespace = table.entry(namespace.clone()).or_default();
+        match range {
+            Some(range) => of_namespace.ranges.insert(name, range),
+            None => of_namespace.ranges.remove(&name),
+        };
         let bounds = Bounds::of(of_namespace.ranges.values());
         let is_new = *of_namespace.bounds != bounds;
         if is_new {
             of_namespace.bounds = Arc::new(bounds);
         }
         if of_namespace.ranges.is_empty() {
-            table.remove(namespace);
+            table.remove(&namespace);
         }
         drop(table);
         if is_new {
-            self.0.changed.lock().unwrap_or_else(PoisonError::into_inner).insert(namespace.to_owned());
+            lock(&self.0.changed).insert(namespace);
             self.0.has_changed.notify_one();
         }
     }
 
     /// Returns the bounds of a namespace.
-    #[must_use]
     pub fn bounds(&self, namespace: &str) -> Arc<Bounds> {
-        let table = self.0.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.get(namespace).map(|of_namespace| of_namespace.bounds.clone()).unwrap_or_default()
+        read(&self.0.table).get(namespace).map(|of_namespace| of_namespace.bounds.clone()).unwrap_or_default()
     }
 
     /// Waits until all LimitRanges have been read.
     pub async fn listed(&self) {
-        let _ = self.0.listed.subscribe().wait_for(|listed| *listed).await;
+        self.0.listed.wait().await;
     }
 
     /// Waits for changes, and returns the namespaces whose bounds have changed since the last call.
     pub async fn changed(&self) -> BTreeSet<String> {
         self.0.has_changed.notified().await;
-        std::mem::take(&mut self.0.changed.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.0.changed))
     }
 }
 

@@ -10,7 +10,7 @@ pub mod pod;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::ops::Bound::{Excluded, Unbounded};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLock};
 
 use foldhash::fast::RandomState;
 use futures::future::try_join_all;
@@ -18,14 +18,14 @@ use k8s_openapi::api::core::v1 as core;
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams, PartialObjectMeta};
 use kube::runtime::watcher;
-use tokio::sync::watch;
 
 use crate::cluster::namespaces::LimitRanges;
 use crate::cluster::pods::pod::{Pod, PodFacts, read_addresses};
 use crate::cluster::pods::reads::{EarlyReads, Reading};
-use crate::cluster::watch::{Change, follow};
+use crate::cluster::watch::{Change, Listed, follow};
 use crate::injection::config::InjectConfig;
 use crate::injection::resources::Bounds;
+use crate::locks::{read, write};
 
 mod reads;
 #[cfg(test)]
@@ -50,7 +50,7 @@ pub struct Pods {
     reading: Reading,
     early_reads: EarlyReads,
     /// Whether the first list is complete.
-    listed: Arc<watch::Sender<bool>>,
+    pub listed: Listed,
 }
 
 /// A change of the table.
@@ -70,8 +70,6 @@ pub enum PodChange {
         /// Its UID.
         uid: String,
     },
-    /// All pods that ran at the start have been reported.
-    Listed,
 }
 
 #[derive(Default)]
@@ -167,7 +165,6 @@ pub struct Version {
 
 impl Pods {
     /// Returns an empty table.
-    #[must_use]
     pub fn new(client: kube::Client, config: Arc<InjectConfig>, limit_ranges: LimitRanges) -> Self {
         Self {
             client,
@@ -176,7 +173,7 @@ impl Pods {
             table: Arc::default(),
             reading: Reading::default(),
             early_reads: EarlyReads::default(),
-            listed: Arc::default(),
+            listed: Listed::default(),
         }
     }
 
@@ -190,27 +187,18 @@ impl Pods {
                     let (before, pod) = self.insert(Pod::read(&object.metadata));
                     PodChange::Applied { before, pod }
                 }
-                Change::Deleted { namespace, uid, .. } => {
-                    PodChange::Deleted { before: self.remove(&namespace, &uid), uid }
+                Change::Deleted { key, uid } => {
+                    PodChange::Deleted { before: self.remove(&key.namespace, &uid), uid }
                 }
-                Change::Listed => {
-                    self.listed.send_replace(true);
-                    PodChange::Listed
-                }
+                Change::Listed => return self.listed.set(),
             });
         })
         .await;
     }
 
-    /// Waits until the table has all pods of the first list.
-    pub async fn listed(&self) {
-        // The sender lives as long as `self`, so the wait cannot fail.
-        let _ = self.listed.subscribe().wait_for(|listed| *listed).await;
-    }
-
     /// Inserts a pod, and returns what it was before and what it is.
     pub(crate) fn insert(&self, mut pod: Pod) -> (Option<Arc<Pod>>, Arc<Pod>) {
-        let mut table = self.write();
+        let mut table = write(&self.table);
         table.addresses.remove(&pod.uid);
         let known = table.get(&pod.namespace, &pod.uid).into_iter().chain(table.neighbours(&pod));
         let shared = known.map(|other| &other.labels).find(|labels| **labels == pod.labels).cloned();
@@ -240,13 +228,13 @@ impl Pods {
             injected: true,
             ..PodFacts::read(&core::Pod::default(), &self.config, &Arc::default())
         };
-        self.write().facts.insert(pod.uid.clone(), Known { facts: Arc::new(facts), bare: None });
+        write(&self.table).facts.insert(pod.uid.clone(), Known { facts: Arc::new(facts), bare: None });
         self.insert(pod);
     }
 
     /// Removes a pod and returns it.
     pub(crate) fn remove(&self, namespace: &str, uid: &str) -> Option<Arc<Pod>> {
-        let mut table = self.write();
+        let mut table = write(&self.table);
         let removed = table.remove(namespace, uid);
         table.facts.remove(uid);
         table.addresses.remove(uid);
@@ -255,44 +243,38 @@ impl Pods {
     }
 
     /// Returns the facts about a pod if they are known.
-    #[must_use]
     pub fn facts_if_known(&self, pod: &Pod) -> Option<Arc<PodFacts>> {
-        self.read().facts.get(&pod.uid).map(|known| known.facts.clone())
+        read(&self.table).facts.get(&pod.uid).map(|known| known.facts.clone())
     }
 
     /// Returns a running pod.
-    #[must_use]
     pub fn get(&self, namespace: &str, uid: &str) -> Option<Arc<Pod>> {
-        self.read().get(namespace, uid).cloned()
+        read(&self.table).get(namespace, uid).cloned()
     }
 
     /// Reports whether a pod was running and is gone. The last few thousand are remembered.
-    #[must_use]
     pub fn is_gone(&self, namespace: &str, uid: &str) -> bool {
-        let table = self.read();
+        let table = read(&self.table);
         table.get(namespace, uid).is_none() && table.gone.iter().any(|gone| gone == uid)
     }
 
     /// Returns the running pods of a namespace that satisfy `wanted`, ordered by name.
-    #[must_use]
     pub fn select(&self, namespace: &str, mut wanted: impl FnMut(&Pod) -> bool) -> Vec<Arc<Pod>> {
-        let table = self.read();
+        let table = read(&self.table);
         let pods = table.by_namespace.get(namespace).into_iter().flat_map(BTreeMap::values);
         pods.filter(|pod| wanted(pod)).cloned().collect()
     }
 
     /// Reports whether a running pod of a namespace satisfies `wanted`.
-    #[must_use]
     pub fn any(&self, namespace: &str, mut wanted: impl FnMut(&Pod) -> bool) -> bool {
-        let table = self.read();
+        let table = read(&self.table);
         table.by_namespace.get(namespace).is_some_and(|pods| pods.values().any(|pod| wanted(pod)))
     }
 
     /// Returns the state of the pods of a namespace.
-    #[must_use]
     pub fn version(&self, namespace: &str) -> Version {
         let bounds = self.limit_ranges.bounds(namespace);
-        Version { change: self.read().changes.get(namespace).copied(), bounds }
+        Version { change: read(&self.table).changes.get(namespace).copied(), bounds }
     }
 
     /// Returns the facts about the containers of pods of a namespace, or `None` for those that no longer run. The first call
@@ -313,7 +295,7 @@ impl Pods {
         pods: &[Arc<Pod>],
     ) -> kube::Result<Vec<Option<Arc<[IpAddr]>>>> {
         let known = |pods: &[Arc<Pod>]| {
-            let table = self.read();
+            let table = read(&self.table);
             pods.iter().map(|pod| table.addresses.get(&pod.uid).cloned()).collect()
         };
         self.known_or_read(namespace, pods, known).await
@@ -353,7 +335,7 @@ impl Pods {
     /// Reads pods of a namespace, and keeps what does not change without an event of the watch.
     async fn read_pods(&self, namespace: &str, pods: BTreeMap<String, Arc<Pod>>) -> kube::Result<()> {
         let api: Api<core::Pod> = Api::namespaced(self.client.clone(), namespace);
-        let all = self.read().by_namespace.get(namespace).map_or(0, BTreeMap::len);
+        let all = read(&self.table).by_namespace.get(namespace).map_or(0, BTreeMap::len);
         if pods.len() > MAX_READS && pods.len() > all / LISTED_PART {
             let mut list = ListParams::default().limit(PAGE);
             loop {
@@ -391,7 +373,7 @@ impl Pods {
         let facts = Arc::new(PodFacts::read(&object, &self.config, &bounds));
         (object.status, object.metadata.managed_fields) = (None, None);
         let bare = (!facts.injected).then(|| (Arc::new(object), bounds));
-        let mut table = self.write();
+        let mut table = write(&self.table);
         let Some(current) = table.get(&pod.namespace, &pod.uid).cloned() else { return };
         let known = table.neighbours(pod).filter_map(|other| table.facts.get(&other.uid));
         let facts = known.map(|known| &known.facts).find(|known| **known == facts).cloned().unwrap_or(facts);
@@ -414,7 +396,7 @@ impl Pods {
         let Some(object) = api.get_opt(name).await? else { return Ok(None) };
         let pod = Arc::new(Pod::read(&object.metadata));
         let facts = Arc::new(PodFacts::read(&object, &self.config, &self.limit_ranges.bounds(namespace)));
-        let mut table = self.write();
+        let mut table = write(&self.table);
         if facts.injected && table.get(namespace, &pod.uid).is_none() {
             remember(&mut table.early, (pod.uid.clone(), facts.clone()));
         } else if facts.injected && !table.facts.contains_key(&pod.uid) {
@@ -429,7 +411,7 @@ impl Pods {
     /// Returns the facts about pods that were read before.
     fn known_facts(&self, namespace: &str, pods: &[Arc<Pod>]) -> Vec<Option<Arc<PodFacts>>> {
         let bounds = self.limit_ranges.bounds(namespace);
-        let table = self.read();
+        let table = read(&self.table);
         let is_current = |known: &&Known| known.bare.as_ref().is_none_or(|(_, with)| *with == bounds);
         let facts = pods.iter().map(|pod| Some(table.facts.get(&pod.uid).filter(is_current)?.facts.clone()));
         let mut all: Vec<_> = facts.collect();
@@ -442,22 +424,13 @@ impl Pods {
 
     /// Finds out again what a pod without a sidecar would get within these bounds.
     fn look_again(&self, pod: &Pod, bounds: &Arc<Bounds>) -> Option<Arc<PodFacts>> {
-        let (object, _) = self.read().facts.get(&pod.uid)?.bare.clone()?;
+        let (object, _) = read(&self.table).facts.get(&pod.uid)?.bare.clone()?;
         let facts = Arc::new(PodFacts::read(&object, &self.config, bounds));
-        let mut table = self.write();
+        let mut table = write(&self.table);
         table.changed(&pod.namespace);
         if let Some(known) = table.facts.get_mut(&pod.uid) {
             *known = Known { facts: facts.clone(), bare: Some((object, bounds.clone())) };
         }
         Some(facts)
-    }
-
-    // The table is consistent even if a holder of the lock panicked: each change is a single statement.
-    fn read(&self) -> RwLockReadGuard<'_, PodTable> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, PodTable> {
-        self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,12 +9,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use kube::ResourceExt as _;
 use kube::api::DynamicObject;
-use kube::{Resource as _, ResourceExt as _};
 use sluice_crds::RateLimitPolicy;
 use tokio::sync::{Notify, watch};
 
-use crate::cluster::watch::{Change, follow_all};
+use crate::cluster::watch::{Change, follow_all, key_of};
 use crate::names::PolicyKey;
 
 #[cfg(test)]
@@ -93,9 +93,9 @@ impl Policies {
                     (_, Origin::Known) => return,
                     (key, Origin::Other) => Change::Applied(key),
                 },
-                Change::Deleted { namespace, name, uid } => {
-                    self.delete(&PolicyKey { namespace: namespace.clone(), name: name.clone() }, &uid);
-                    Change::Deleted { namespace, name, uid }
+                Change::Deleted { key, uid } => {
+                    self.delete(&key, &uid);
+                    Change::Deleted { key, uid }
                 }
                 Change::Listed => {
                     self.list_is_complete();
@@ -179,19 +179,16 @@ impl Policies {
     }
 
     /// Returns a policy.
-    #[must_use]
     pub fn get(&self, key: &PolicyKey) -> Option<Arc<DynamicObject>> {
         self.table.borrow().policies.get(key).map(|policy| policy.object.clone())
     }
 
     /// Returns the keys of all policies.
-    #[must_use]
     pub fn keys(&self) -> Vec<PolicyKey> {
         self.table.borrow().policies.keys().cloned().collect()
     }
 
     /// Returns the keys of all policies of a namespace.
-    #[must_use]
     pub fn in_namespace(&self, namespace: &str) -> Vec<PolicyKey> {
         let table = self.table.borrow();
         table.policies.keys().filter(|key| key.namespace == namespace).cloned().collect()
@@ -235,10 +232,6 @@ impl Policies {
         let mut table = self.table.subscribe();
         let _ = table.wait_for(|table| table.listed && table.unpublished.is_empty()).await;
     }
-}
-
-fn key_of(object: &DynamicObject) -> PolicyKey {
-    PolicyKey { namespace: object.meta().namespace.clone().unwrap_or_default(), name: object.name_any() }
 }
 
 /// Returns the resource version, which grows with every change:

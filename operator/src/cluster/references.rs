@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::cluster::watch::Failure;
+use crate::locks::lock;
 use crate::names::ObjectKey;
 
 /// Everything that each owner wants to be watched.
@@ -181,7 +182,7 @@ impl<O: Ord + Clone + Send + 'static> References<O> {
 
     /// Watches these objects for an owner, and no others for it. Must be called within a tokio runtime.
     pub fn want(&self, owner: &O, objects: BTreeSet<ContentKey>) {
-        let mut state = self.shared.lock();
+        let mut state = lock(&self.shared.state);
         if !state.wanted.set(owner, objects) {
             return;
         }
@@ -208,9 +209,8 @@ impl<O: Ord + Clone + Send + 'static> References<O> {
     }
 
     /// Returns what is known of an object that an owner wants.
-    #[must_use]
     pub fn get(&self, key: &ContentKey) -> Reference {
-        let state = self.shared.lock();
+        let state = lock(&self.shared.state);
         state.watched.get(key).map_or(Reference::TooMany, |watched| watched.reference.clone())
     }
 
@@ -218,7 +218,7 @@ impl<O: Ord + Clone + Send + 'static> References<O> {
     pub async fn read(&self, owner: &O) {
         loop {
             let notified = self.shared.read.notified();
-            if !self.shared.lock().is_pending(owner) {
+            if !lock(&self.shared.state).is_pending(owner) {
                 return;
             }
             notified.await;
@@ -257,7 +257,7 @@ impl<O: Ord + Clone> State<O> {
 impl<O: Ord + Clone> Shared<O> {
     /// Records the result of a watch. A failure other than a missing right does not replace what was read before.
     fn set(&self, key: &ContentKey, id: u64, new: Reference) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let new = if state.has_room(key, &new) { new } else { Reference::TooMany };
         let Some(watched) = state.watched.get_mut(key).filter(|watched| watched.id == id) else { return };
         if watched.reference == new
@@ -270,11 +270,6 @@ impl<O: Ord + Clone> Shared<O> {
         drop(state);
         self.read.notify_waiters();
         (self.on_change)(owners);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<O>> {
-        // No statement that changes a value can panic halfway.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -329,7 +324,6 @@ fn is_forbidden(error: &watcher::Error) -> bool {
 
 /// Returns the commands that create a Role and a RoleBinding with this name, with which a namespace lets the operator read
 /// objects of one kind.
-#[must_use]
 pub fn grant<'a>(
     namespace: &str,
     role: &str,

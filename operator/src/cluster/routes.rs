@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1 as core;
@@ -24,7 +24,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sluice_crds::{BYPASS_ANNOTATION, IGNORE_BYPASS};
 
-use crate::cluster::watch::{Change, NamespaceChange, follow};
+use crate::cluster::watch::{Change, Listed, follow, key_of};
+use crate::locks::{read, write};
 
 #[cfg(test)]
 mod tests;
@@ -49,7 +50,9 @@ type ByNamespace<T> = BTreeMap<String, BTreeMap<String, Arc<T>>>;
 
 /// All objects of one kind that matter.
 pub struct Objects<T> {
-    table: Arc<RwLock<ByNamespace<T>>>,
+    table: RwLock<ByNamespace<T>>,
+    /// Whether the first list is complete.
+    pub listed: Listed,
 }
 
 /// Takes the answer to a list of a kind that is not installed for an empty list.
@@ -62,13 +65,13 @@ fn none_if_not_installed<K>(event: Result<Event<K>>) -> Result<Event<K>> {
 
 impl<T> Default for Objects<T> {
     fn default() -> Self {
-        Self { table: Arc::default() }
+        Self { table: RwLock::default(), listed: Listed::default() }
     }
 }
 
 impl<T: Trimmed> Objects<T> {
     /// Keeps the table up to date and passes on the namespace of every change.
-    pub async fn watch(&self, client: kube::Client, mut on_change: impl FnMut(NamespaceChange<'_>) + Send) {
+    pub async fn watch(&self, client: kube::Client, mut on_change: impl FnMut(&str) + Send) {
         let api: Api<T::Object> = Api::all(client);
         let config = watcher::Config { label_selector: T::LABELS.map(Into::into), ..Default::default() };
         let stream = watcher::watcher(api, config);
@@ -77,15 +80,13 @@ impl<T: Trimmed> Objects<T> {
             false => stream.right_stream(),
         };
         follow(stream, |change| {
-            let (namespace, name, object) = match change {
-                Change::Applied(object) => {
-                    (object.namespace().unwrap_or_default(), object.name_any(), T::read(object))
-                }
-                Change::Deleted { namespace, name, .. } => (namespace, name, None),
-                Change::Listed => return on_change(NamespaceChange::Listed),
+            let (key, object) = match change {
+                Change::Applied(object) => (key_of(&object), T::read(object)),
+                Change::Deleted { key, .. } => (key, None),
+                Change::Listed => return self.listed.set(),
             };
-            if self.set(&namespace, name, object) {
-                on_change(NamespaceChange::Changed(&namespace));
+            if self.set(&key.namespace, key.name, object) {
+                on_change(&key.namespace);
             }
         })
         .await;
@@ -93,8 +94,7 @@ impl<T: Trimmed> Objects<T> {
 
     /// Sets or removes an object. Reports whether that changed the table.
     fn set(&self, namespace: &str, name: String, object: Option<T>) -> bool {
-        // The table is consistent even if a holder of the lock panicked: each change is a single statement.
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = write(&self.table);
         let Some(object) = object.map(Arc::new) else {
             let Some(objects) = table.get_mut(namespace) else { return false };
             let removed = objects.remove(&name).is_some();
@@ -108,9 +108,8 @@ impl<T: Trimmed> Objects<T> {
     }
 
     /// Returns the objects of a namespace, ordered by name.
-    #[must_use]
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<T>> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = read(&self.table);
         table.get(namespace).into_iter().flat_map(BTreeMap::values).cloned().collect()
     }
 }
@@ -159,7 +158,6 @@ pub struct ServicePort {
 
 impl Service {
     /// Reports whether the Service selects pods with these labels.
-    #[must_use]
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         !self.selector.is_empty() && self.selector.iter().all(|(key, value)| labels.get(key) == Some(value))
     }

@@ -2,7 +2,7 @@
 //! namespace while a policy of the namespace refers to the kind.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt as _;
@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 
 use crate::cluster::references::Wanted;
 use crate::cluster::watch::{Change, follow};
+use crate::locks::lock;
 use crate::names::{PodSelector, PolicyKey};
 
 /// Label of the pods of a Job with the UID of the Job.
@@ -32,7 +33,6 @@ pub struct Target {
 
 impl Target {
     /// Reads the fields of an object.
-    #[must_use]
     pub fn read(kind: TargetKind, object: &DynamicObject) -> Self {
         match kind {
             TargetKind::Deployment | TargetKind::StatefulSet | TargetKind::ReplicaSet => Self {
@@ -66,7 +66,6 @@ impl Target {
     }
 
     /// A Service with this selector. Without one it selects no pods.
-    #[must_use]
     pub fn service(labels: std::collections::BTreeMap<String, String>) -> Self {
         let pods = match labels.is_empty() {
             true => PodSelector::NONE,
@@ -87,11 +86,13 @@ fn is_observed(object: &DynamicObject) -> bool {
     number(object, "/status/observedGeneration") == object.metadata.generation
 }
 
-fn number(object: &DynamicObject, path: &str) -> Option<i64> {
+/// Returns a number in an object.
+pub fn number(object: &DynamicObject, path: &str) -> Option<i64> {
     object.data.pointer(path)?.as_i64()
 }
 
-fn field<T: DeserializeOwned>(object: &DynamicObject, path: &str) -> Option<T> {
+/// Returns a part of an object.
+pub fn field<T: DeserializeOwned>(object: &DynamicObject, path: &str) -> Option<T> {
     T::deserialize(object.data.pointer(path)?).ok()
 }
 
@@ -161,7 +162,7 @@ impl Targets {
 
     /// Watches these kinds for a policy, and no others. Must be called within a tokio runtime.
     pub fn want(&self, policy: &PolicyKey, kinds: BTreeSet<TargetKind>) {
-        let mut state = self.shared.lock();
+        let mut state = lock(&self.shared.state);
         let kinds = kinds.into_iter().map(|kind| (policy.namespace.clone(), kind));
         if !state.wanted.set(policy, kinds.collect()) {
             return;
@@ -181,7 +182,7 @@ impl Targets {
     pub async fn listed(&self, policy: &PolicyKey) {
         loop {
             let notified = self.shared.listed.notified();
-            if self.shared.lock().is_listed(policy) {
+            if lock(&self.shared.state).is_listed(policy) {
                 return;
             }
             notified.await;
@@ -189,9 +190,8 @@ impl Targets {
     }
 
     /// Returns what is known of a workload.
-    #[must_use]
     pub fn find(&self, namespace: &str, kind: TargetKind, name: &str) -> FoundTarget {
-        let state = self.shared.lock();
+        let state = lock(&self.shared.state);
         match state.tables.get(&(namespace.to_owned(), kind)).filter(|table| table.listed) {
             None => FoundTarget::Pending,
             Some(table) => table.targets.get(name).cloned().map_or(FoundTarget::Missing, FoundTarget::Target),
@@ -212,14 +212,14 @@ impl Targets {
 impl Shared {
     fn apply(shared: &Weak<Self>, kind: &WatchedKind, id: u64, change: Change<DynamicObject>) {
         let Some(shared) = shared.upgrade() else { return };
-        let mut state = shared.lock();
+        let mut state = lock(&shared.state);
         let Some(table) = state.tables.get_mut(kind).filter(|table| table.id == id) else { return };
         let is_change = match change {
             Change::Applied(object) => {
                 let target = Arc::new(Target::read(kind.1, &object));
                 table.targets.insert(object.name_any(), target.clone()) != Some(target)
             }
-            Change::Deleted { name, .. } => table.targets.remove(&name).is_some(),
+            Change::Deleted { key, .. } => table.targets.remove(&key.name).is_some(),
             Change::Listed => !std::mem::replace(&mut table.listed, true),
         };
         if !is_change || !table.listed {
@@ -229,11 +229,6 @@ impl Shared {
         drop(state);
         shared.listed.notify_waiters();
         (shared.on_change)(policies);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // No statement that changes the state can panic halfway.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -255,7 +250,8 @@ pub async fn read(
     Ok(objects.iter().next().map(|object| Target::read(kind, object)))
 }
 
-fn api(client: kube::Client, namespace: &str, kind: TargetKind) -> Api<DynamicObject> {
+/// Returns the API of the workloads of a kind in a namespace.
+pub fn api(client: kube::Client, namespace: &str, kind: TargetKind) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk(kind.group(), "v1", &format!("{kind:?}"));
     Api::namespaced_with(client, namespace, &ApiResource::from_gvk(&kind))
 }

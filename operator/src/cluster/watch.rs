@@ -36,10 +36,8 @@ pub enum Change<K> {
     Applied(K),
     /// An object was deleted.
     Deleted {
-        /// Namespace of the object; empty for cluster-scoped objects.
-        namespace: String,
-        /// Name of the object.
-        name: String,
+        /// Key of the object; without a namespace for cluster-scoped objects.
+        key: ObjectKey,
         /// UID of the object.
         uid: String,
     },
@@ -47,13 +45,26 @@ pub enum Change<K> {
     Listed,
 }
 
-/// A change of an object that may affect the policies of a namespace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NamespaceChange<'a> {
-    /// An object in this namespace, or the namespace itself, has changed.
-    Changed(&'a str),
-    /// All objects have been listed.
-    Listed,
+/// Whether the first list of a table is complete.
+#[derive(Debug, Clone, Default)]
+pub struct Listed(watch::Sender<bool>);
+
+impl Listed {
+    /// Notes that it is.
+    pub fn set(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// Reports whether it is.
+    pub fn is_set(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits until it is.
+    pub async fn wait(&self) {
+        // The sender lives as long as `self`, so the wait cannot fail.
+        let _ = self.0.subscribe().wait_for(|listed| *listed).await;
+    }
 }
 
 /// The reason for which a watch fails. It is logged once, however often the watch is tried again.
@@ -88,10 +99,8 @@ pub async fn follow<K>(
     K: Resource + Clone + Debug + Send + 'static,
 {
     let mut stream = std::pin::pin!(stream.default_backoff());
-    // UIDs by namespace and name: all objects that have been reported, and those of the list that is being
-    // read.
-    let mut known: BTreeMap<(String, String), String> = BTreeMap::new();
-    let mut listing: BTreeMap<(String, String), String> = BTreeMap::new();
+    // UIDs: of all objects that have been reported, and of those of the list that is being read.
+    let (mut known, mut listing) = (BTreeMap::new(), BTreeMap::new());
     let mut failure = Failure::default();
     while let Some(event) = stream.next().await {
         event.iter().for_each(|event| failure.end(event));
@@ -99,32 +108,27 @@ pub async fn follow<K>(
             // A list that broke off has been reported in part.
             Ok(Event::Init) => known.append(&mut listing),
             Ok(Event::InitApply(object)) => {
-                listing.insert(name_of(&object), object.uid().unwrap_or_default());
-                report_replaced(known.get(&name_of(&object)), &object, &mut on_change);
+                listing.insert(key_of(&object), object.uid().unwrap_or_default());
+                report_replaced(known.get(&key_of(&object)), &object, &mut on_change);
                 on_change(Change::Applied(object));
             }
             Ok(Event::InitDone) => {
-                let listed = std::mem::take(&mut listing);
-                for (full_name, uid) in std::mem::replace(&mut known, listed) {
-                    if !known.contains_key(&full_name) {
-                        let (namespace, name) = full_name;
-                        on_change(Change::Deleted { namespace, name, uid });
+                for (key, uid) in std::mem::replace(&mut known, std::mem::take(&mut listing)) {
+                    if !known.contains_key(&key) {
+                        on_change(Change::Deleted { key, uid });
                     }
                 }
                 on_change(Change::Listed);
             }
             Ok(Event::Apply(object)) => {
-                let old = known.insert(name_of(&object), object.uid().unwrap_or_default());
+                let old = known.insert(key_of(&object), object.uid().unwrap_or_default());
                 report_replaced(old.as_ref(), &object, &mut on_change);
                 on_change(Change::Applied(object));
             }
             Ok(Event::Delete(object)) => {
-                let (namespace, name) = name_of(&object);
-                let uid = known
-                    .remove(&(namespace.clone(), name.clone()))
-                    .or_else(|| object.uid())
-                    .unwrap_or_default();
-                on_change(Change::Deleted { namespace, name, uid });
+                let key = key_of(&object);
+                let uid = known.remove(&key).or_else(|| object.uid()).unwrap_or_default();
+                on_change(Change::Deleted { key, uid });
             }
             Err(error) => drop(failure.log(std::any::type_name::<K>(), &error)),
         }
@@ -134,13 +138,14 @@ pub async fn follow<K>(
 /// Reports an object as deleted if an object of the same name and another UID has taken its place.
 fn report_replaced<K: Resource>(old_uid: Option<&String>, object: &K, on_change: &mut impl FnMut(Change<K>)) {
     if let Some(old) = old_uid.filter(|old| Some(*old) != object.meta().uid.as_ref()) {
-        let (namespace, name) = name_of(object);
-        on_change(Change::Deleted { namespace, name, uid: old.clone() });
+        on_change(Change::Deleted { key: key_of(object), uid: old.clone() });
     }
 }
 
-fn name_of<K: Resource>(object: &K) -> (String, String) {
-    (object.meta().namespace.clone().unwrap_or_default(), object.meta().name.clone().unwrap_or_default())
+/// Returns the key of an object.
+pub fn key_of<K: Resource>(object: &K) -> ObjectKey {
+    let metadata = object.meta();
+    ObjectKey::new(metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
 
 /// When the objects are listed again after their definition has changed. Some API servers may still read it when another one has reported
@@ -150,7 +155,6 @@ fn name_of<K: Resource>(object: &K) -> (String, String) {
 const LIST_AGAIN: [Duration; 3] = [Duration::ZERO, Duration::from_secs(5), Duration::from_secs(150)];
 
 /// Returns the API of a kind as untyped objects, in one namespace or in all.
-#[must_use]
 pub fn api<K: Resource<DynamicType = ()>>(client: Client, namespace: Option<&str>) -> Api<DynamicObject> {
     let resource = ApiResource::erase::<K>(&());
     match namespace {
@@ -270,12 +274,9 @@ impl<K: Resource<DynamicType = ()>> Untyped<K> {
         follow_all::<K>(client, |change| {
             self.table.send_modify(|table| match change {
                 Change::Applied(object) => {
-                    let key = ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any());
-                    table.objects.insert(key, Arc::new(object));
+                    table.objects.insert(key_of(&object), Arc::new(object));
                 }
-                Change::Deleted { namespace, name, .. } => {
-                    table.objects.remove(&ObjectKey { namespace, name });
-                }
+                Change::Deleted { key, .. } => drop(table.objects.remove(&key)),
                 Change::Listed => table.listed = true,
             });
             on_change();
@@ -284,7 +285,6 @@ impl<K: Resource<DynamicType = ()>> Untyped<K> {
     }
 
     /// Returns all objects once they have been listed.
-    #[must_use]
     pub fn all(&self) -> Option<BTreeMap<ObjectKey, Arc<DynamicObject>>> {
         let table = self.table.borrow();
         table.listed.then(|| table.objects.clone())

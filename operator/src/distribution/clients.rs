@@ -63,7 +63,6 @@ pub struct PodProgress {
 
 impl PodProgress {
     /// Reports whether every pod has forgotten the client.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.is_counted && self.is_removed && self.pods > 0 && self.forgotten == self.pods
     }

@@ -8,7 +8,7 @@
 //! - `clients`: resets of single clients, and the clients that limits in Shadow would have denied.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use foldhash::fast::RandomState;
 use sluice_config::message::{ResetUid, TokenKeys};
@@ -21,6 +21,7 @@ use crate::distribution::clients::{ActiveReset, LimitKey, RecentClients};
 use crate::distribution::publication::{Blob, EncodedEvents, PublishedForms, PublishedLimit, Replicas};
 use crate::distribution::session::{Changed, Identity, Session, SharedReports};
 use crate::distribution::stores::HubStores;
+use crate::locks::lock;
 use crate::names::{PodSelector, PolicyKey};
 use crate::queue::Queue;
 
@@ -172,7 +173,6 @@ impl HubState {
 
 impl Hub {
     /// Returns an empty hub that accepts no sessions yet.
-    #[must_use]
     pub fn new(queue: Arc<Queue>) -> Self {
         Self {
             state: Mutex::default(),
@@ -242,7 +242,6 @@ impl Hub {
     }
 
     /// Returns the version number, which grows with every change of policies, resets, or the access to stores.
-    #[must_use]
     pub fn version(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
@@ -253,7 +252,7 @@ impl Hub {
 
     fn lock(&self) -> MutexGuard<'_, HubState> {
         // No statement that changes the state can panic halfway.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

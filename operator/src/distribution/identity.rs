@@ -7,7 +7,7 @@
 //! while its keys cannot be had. These are reviewed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -32,6 +32,7 @@ use crate::cluster::pods::Pods;
 use crate::cluster::pods::pod::Pod;
 use crate::distribution::hub::Hub;
 use crate::distribution::session::Identity;
+use crate::locks::lock;
 use crate::names::ServiceAccount;
 
 #[cfg(test)]
@@ -264,12 +265,12 @@ impl ApiServerKeys {
     }
 
     async fn keys(&self, id: &str) -> Option<Arc<Keys>> {
-        if let Some(keys) = self.lock().keys(id) {
+        if let Some(keys) = lock(&self.state).keys(id) {
             return keys;
         }
         let _permit = self.fetching.acquire().await.ok()?;
         // Another caller may have fetched them meanwhile.
-        if let Some(keys) = self.lock().keys(id) {
+        if let Some(keys) = lock(&self.state).keys(id) {
             return keys;
         }
         let fetched = timeout(TIMEOUT, self.fetch()).await;
@@ -280,7 +281,7 @@ impl ApiServerKeys {
             })
             .ok()
             .map(Arc::new);
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let now = Instant::now();
         state.tried = Some(now);
         // After a failure the old keys serve until they are too old.
@@ -313,10 +314,6 @@ impl ApiServerKeys {
     async fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, String> {
         let request = axum::http::Request::get(path).body(Vec::new()).map_err(|error| error.to_string())?;
         self.client.request(request).await.map_err(|error| format!("{path}: {}", told(&error)))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, KeyState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,7 +5,7 @@
 //! its replicas are known, but not longer than [`MAX_HOLD`].
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +17,7 @@ use sluice_config::{CompiledPolicy, PolicyHash};
 use sluice_crds::policy::{EnforcedBy, PodSelection};
 use tokio::time::Instant;
 
+use crate::locks::lock;
 use crate::names::PodSelector;
 
 #[cfg(test)]
@@ -95,7 +96,6 @@ impl PublishedForms {
     }
 
     /// Returns the form that sidecars receive under this mode of the installation.
-    #[must_use]
     pub fn under(&self, installation: Mode) -> &Arc<PublishedPolicy> {
         match installation {
             Mode::Enforce => &self.as_written,
@@ -152,7 +152,6 @@ pub struct Places {
 
 impl Places {
     /// Returns the places of pods, by their UIDs.
-    #[must_use]
     pub fn of<'a>(pods: impl IntoIterator<Item = &'a str>) -> Arc<Self> {
         let mut sorted: Vec<_> = pods.into_iter().collect();
         sorted.sort_unstable();
@@ -283,7 +282,7 @@ impl EncodedEvents {
     /// Returns the event of a step. It is encoded by the first session that needs it, while the others wait.
     pub(super) fn get(&self, before: Option<&str>, after: &str, encode: impl FnOnce() -> Bytes) -> Bytes {
         let step = (before.map(str::to_owned), after.to_owned());
-        let mut events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut events = lock(&self.0);
         if let Some(event) = events.by_step.get(&step) {
             return event.clone();
         }

@@ -4,13 +4,15 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use sluice_host::serve::choice::network;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
+
+use crate::locks::lock;
 
 /// Maximum number of concurrent reviews of tokens that have not been accepted before, and of those that have.
 const MAX_REVIEWS: usize = 12;
@@ -115,7 +117,7 @@ impl Reviews {
     ) -> Result<Review, TooMany> {
         let (source, token) = (network(source), Sha256::digest(token.as_bytes()).into());
         let now = Instant::now();
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let is_known = is_verified || state.accepted.contains_key(&token);
         if is_known {
             state.known(token, now).begin(now)?;
@@ -124,10 +126,6 @@ impl Reviews {
         }
         drop(state);
         Ok(Review { reviews: self.clone(), source, token, is_known, is_verified })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ReviewState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -177,7 +175,7 @@ impl Review {
 
     /// Notes that the token was accepted.
     pub(super) fn accepted(self) {
-        self.reviews.lock().known(self.token, Instant::now());
+        lock(&self.reviews.state).known(self.token, Instant::now());
     }
 
     /// Notes that the token was not accepted.
@@ -186,7 +184,7 @@ impl Review {
         if self.is_verified {
             return;
         }
-        let mut state = self.reviews.lock();
+        let mut state = lock(&self.reviews.state);
         state.accepted.remove(&self.token);
         if let Some(source) = state.sources.get_mut(&self.source) {
             source.failures += 1;
@@ -196,7 +194,7 @@ impl Review {
 
 impl Drop for Review {
     fn drop(&mut self) {
-        let mut state = self.reviews.lock();
+        let mut state = lock(&self.reviews.state);
         if self.is_known {
             if let Some(accepted) = state.accepted.get_mut(&self.token) {
                 // It may have been forgotten and accepted again.
@@ -248,7 +246,7 @@ mod tests {
         );
         drop(all);
         assert!(reviews.admit(source(1), "token", false).is_ok());
-        assert!(reviews.lock().sources.is_empty(), "nothing is left of them");
+        assert!(lock(&reviews.state).sources.is_empty(), "nothing is left of them");
     }
 
     #[tokio::test]
@@ -321,7 +319,7 @@ mod tests {
         for n in 0..MAX_TOKENS + 10 {
             reviews.admit(source(1), &format!("{n}"), false).unwrap().accepted();
         }
-        let state = reviews.lock();
+        let state = lock(&reviews.state);
         assert!(state.sources.len() <= MAX_SOURCES && state.accepted.len() <= MAX_TOKENS);
     }
 }

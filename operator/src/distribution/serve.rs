@@ -111,7 +111,7 @@ async fn admit(
         connection.identified();
     }
     let ready = async {
-        let listed = tokio::time::timeout(MAX_LISTING, control.pods.listed());
+        let listed = tokio::time::timeout(MAX_LISTING, control.pods.listed.wait());
         let _ = tokio::join!(control.hub.opened(), listed);
         // A crowd of sidecars whose pods are known costs the API server next to nothing.
         if claims.is_some_and(|claims| control.pods.get(&claims.namespace, &claims.pod_uid).is_some()) {

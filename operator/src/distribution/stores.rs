@@ -49,7 +49,6 @@ pub struct ManagedSource {
 impl StoreSource {
     /// Returns the store for the sidecars of a namespace, which hash keys with a secret of their own. `None` while the
     /// servers do not have the namespace's user.
-    #[must_use]
     pub fn of_namespace(&self, namespace: &str) -> Option<StoreChoice> {
         let (redis, access) = match self {
             Self::Unconfigured => return Some(StoreChoice::Unconfigured),
@@ -66,7 +65,6 @@ impl StoreSource {
 
     /// Returns the store for the service, which hashes the keys of each namespace with a secret of its own. `None` while the
     /// servers do not have the service's user.
-    #[must_use]
     pub fn of_service(&self) -> Option<StoreChoice> {
         self.of_namespace(ManagedUser::ALL_NAMESPACES)
     }

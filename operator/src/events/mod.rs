@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt::{self, Debug, Formatter};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::ReplicaSet;
@@ -18,6 +18,8 @@ use sluice_crds::conditions::types::READY;
 use sluice_host::logging::told;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+
+use crate::locks::lock;
 
 pub mod pods;
 
@@ -73,7 +75,6 @@ impl Debug for Reported {
 
 impl Events {
     /// Creates a handle, and the events that wait.
-    #[must_use]
     pub fn channel() -> (Self, Waiting) {
         let (sender, receiver) = mpsc::channel(MAX_WAITING);
         (Self(sender), receiver)
@@ -90,6 +91,30 @@ impl Events {
     }
 }
 
+/// Returns a reference to an object.
+pub fn object(
+    api_version: &str,
+    kind: &str,
+    namespace: Option<&str>,
+    name: &str,
+    uid: Option<&str>,
+) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(api_version.to_owned()),
+        kind: Some(kind.to_owned()),
+        name: Some(name.to_owned()),
+        namespace: namespace.map(str::to_owned),
+        uid: uid.map(str::to_owned),
+        ..ObjectReference::default()
+    }
+}
+
+/// Returns a warning.
+pub fn warning(reason: &str, text: String, action: &str) -> Event {
+    let (reason, action) = (reason.to_owned(), action.to_owned());
+    Event { type_: EventType::Warning, reason, note: Some(note(text)), action, secondary: None }
+}
+
 /// Returns a text of a length that the API server accepts.
 fn note(mut text: String) -> String {
     if text.len() > MAX_NOTE {
@@ -102,7 +127,6 @@ fn note(mut text: String) -> String {
 
 /// Returns the events of the conditions that have changed their status or reason. A cause has an event of its own, so that of
 /// `Ready` follows only when all is well. What is not known yet has none, and neither has a policy that its pods are confirming.
-#[must_use]
 pub fn events(before: &[Condition], after: &[Condition]) -> Vec<Event> {
     let has_changed = |condition: &&Condition| {
         let same = before.iter().find(|before| before.type_ == condition.type_);
@@ -143,7 +167,7 @@ impl Told {
     pub fn tell_once(&self, reported: Reported, tell: impl FnOnce(Reported) -> bool) {
         let key = key(&reported);
         // No statement that changes the value can panic halfway.
-        let mut remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut remembered = lock(&self.0);
         if remembered.known.contains(&key) || !tell(reported) {
             return;
         }
@@ -200,19 +224,10 @@ async fn controller(client: &Client, replica_set: &ObjectReference) -> kube::Res
     let found = sets.get_opt(replica_set.name.as_deref().unwrap_or_default()).await?;
     let owners = found.and_then(|found| found.metadata.owner_references).unwrap_or_default();
     let owner = owners.iter().find(|owner| owner.controller == Some(true));
-    Ok(owner.map_or_else(|| replica_set.clone(), |owner| reference(owner, namespace)))
-}
-
-/// Returns a reference to the owner of an object in a namespace.
-fn reference(owner: &OwnerReference, namespace: &str) -> ObjectReference {
-    ObjectReference {
-        api_version: Some(owner.api_version.clone()),
-        kind: Some(owner.kind.clone()),
-        name: Some(owner.name.clone()),
-        namespace: Some(namespace.to_owned()),
-        uid: Some(owner.uid.clone()),
-        ..ObjectReference::default()
-    }
+    let reference = |owner: &OwnerReference| {
+        object(&owner.api_version, &owner.kind, Some(namespace), &owner.name, Some(&owner.uid))
+    };
+    Ok(owner.map_or_else(|| replica_set.clone(), reference))
 }
 
 /// The events that were sent in the last time.

@@ -4,10 +4,9 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::runtime::events::{Event, EventType};
 
 use crate::cluster::pods::pod::{Controller, Pod, PodFacts};
-use crate::events::{Regarding, Reported, note};
+use crate::events::{Regarding, Reported, object, warning};
 use crate::injection::decide::Skip;
 
 /// Reason of the event that a pod gets no sidecar.
@@ -54,7 +53,6 @@ pub fn of_pod(pod: &Pod, facts: &PodFacts) -> impl Iterator<Item = Reported> {
 }
 
 /// Returns the event about a pod without limits behind the Service of a policy's pods, if it was not meant to have none.
-#[must_use]
 pub fn of_unlimited(UnlimitedPod { pod, reason, .. }: &UnlimitedPod) -> Option<Reported> {
     let skip = match reason {
         Unlimited::HostNetwork => &Skip::HostNetwork,
@@ -76,51 +74,24 @@ fn event(pod: &Pod, reason: &str, problem: String) -> Option<Reported> {
             if name.is_empty() || name.starts_with('.') || !name.chars().all(is_name) {
                 return None;
             }
-            let object = ObjectReference {
-                api_version: Some(api_version.clone()),
-                kind: Some(kind.clone()),
-                name: Some(name.clone()),
-                namespace: Some(pod.namespace.clone()),
-                uid: Some(uid.clone()),
-                ..ObjectReference::default()
-            };
+            let object = object(api_version, kind, Some(&pod.namespace), name, Some(uid));
             match (kind.as_str(), api_version.as_str()) {
                 ("ReplicaSet", "apps/v1") => Regarding::ControllerOf(object),
                 _ => Regarding::Object(object),
             }
         }
     };
-    let event = Event {
-        type_: EventType::Warning,
-        reason: reason.to_owned(),
-        note: Some(note(problem)),
-        action: "Inject".to_owned(),
-        secondary: None,
-    };
+    let event = warning(reason, problem, "Inject");
     Some(Reported { regarding, event })
 }
 
 fn pod_reference(pod: &Pod) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Pod".to_owned()),
-        name: Some(pod.name.clone()),
-        namespace: Some(pod.namespace.clone()),
-        uid: Some(pod.uid.clone()),
-        ..ObjectReference::default()
-    }
+    object("v1", "Pod", Some(&pod.namespace), &pod.name, Some(&pod.uid))
 }
 
 /// Returns the event that the application of a pod does not answer its sidecar.
-#[must_use]
 pub fn unreachable(pod: &Pod, problem: &str) -> Reported {
-    let event = Event {
-        type_: EventType::Warning,
-        reason: APPLICATION_UNREACHABLE.to_owned(),
-        note: Some(note(sentence(problem))),
-        action: "Forward".to_owned(),
-        secondary: None,
-    };
+    let event = warning(APPLICATION_UNREACHABLE, sentence(problem), "Forward");
     Reported { regarding: Regarding::Object(pod_reference(pod)), event }
 }
 

@@ -196,7 +196,6 @@ pub struct TakenName {
 }
 
 /// Returns the names of captured ports that Kubernetes finds at another container: it takes the first container that has a name.
-#[must_use]
 pub fn taken_names(spec: &PodSpec) -> Vec<TakenName> {
     let captured = of_sidecar(spec).map(|ports| ports.captured).unwrap_or_default();
     let owner =
@@ -268,7 +267,6 @@ fn named_tcp(port: &ContainerPort) -> Option<(&str, u16)> {
 }
 
 /// Returns the ports of a pod's sidecar, or `None` if the pod has no sidecar.
-#[must_use]
 pub fn of_sidecar(spec: &PodSpec) -> Option<Ports> {
     let container = find_sidecar(spec)?;
     let arguments = || container.args.iter().flatten();
@@ -330,7 +328,6 @@ fn is_mesh_proxy(container: &Container) -> bool {
 
 /// Returns the sidecar of a pod, either a native one or an ordinary container. A container that only has its name is none. One
 /// that lost its restart policy or its volumes is.
-#[must_use]
 pub fn find_sidecar(spec: &PodSpec) -> Option<&Container> {
     numbered(spec).map(|(_, _, container)| container).find(|container| is_sidecar(container))
 }

@@ -116,7 +116,6 @@ pub fn guaranteed_resources(json: &str) -> anyhow::Result<GuaranteedResources> {
 }
 
 /// Returns the name servers in the text of a `resolv.conf`.
-#[must_use]
 pub fn name_servers(resolv_conf: &str) -> Vec<IpAddr> {
     let lines = resolv_conf.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
     lines.filter_map(|address| address.trim().parse().ok()).collect()

@@ -29,13 +29,11 @@ pub struct Plan {
 }
 
 /// Reports whether labels say that a pod must not have a sidecar.
-#[must_use]
 pub fn is_opted_out(labels: &BTreeMap<String, String>) -> bool {
     labels.get(INJECT_LABEL).is_some_and(|value| value == "false")
 }
 
 /// Returns the warnings that hold for a pod, whether or not it has its sidecar already.
-#[must_use]
 pub fn warnings(pod: &Pod, config: &InjectConfig) -> Vec<String> {
     let none = BTreeMap::new();
     let annotations = pod.metadata.annotations.as_ref().unwrap_or(&none);
@@ -116,13 +114,11 @@ pub enum Skip {
 
 impl Skip {
     /// Reports whether the pod is to have no sidecar, or has one. All else is a problem to tell.
-    #[must_use]
     pub fn is_wanted(&self) -> bool {
         matches!(self, Self::Present | Self::OptedOut)
     }
 
     /// Returns the value of the metric label `outcome`.
-    #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Present => "present",
@@ -265,7 +261,6 @@ const FIELDS: &str = "metadata annotations generateName kind labels name namespa
 
 /// Returns what a part of a pod counts, given the name of the field that contains it and its own. `None`: it is not read.
 /// Containers and volumes have so many fields that each takes the memory of 25 others.
-#[must_use]
 pub fn cost_of_part(of: &str, field: &str) -> Option<usize> {
     let is_read = match of {
         "annotations" => field.starts_with(GROUP) || field == MIRROR_ANNOTATION,

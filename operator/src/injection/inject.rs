@@ -365,7 +365,6 @@ pub struct Note {
 
 impl Note {
     /// Reads the note of a pod. One that is not the webhook's is none.
-    #[must_use]
     pub fn read(pod: &Pod) -> Option<Self> {
         let text = pod.metadata.annotations.as_ref()?.get(INJECTED_ANNOTATION)?;
         (text.len() <= MAX_LENGTH).then(|| serde_json::from_str(text).ok())?

@@ -37,20 +37,17 @@ impl Amount {
     pub const ZERO: Self = Self(0);
 
     /// Returns a number of thousandths.
-    #[must_use]
     pub const fn milli(thousandths: u32) -> Self {
         Self(thousandths as i128 * MILLI)
     }
 
     /// Returns a number of MiB.
-    #[must_use]
     pub const fn mebibytes(number: u32) -> Self {
         Self((number as i128 * ONE) << 20)
     }
 
     /// Reads a quantity. Returns `None` if the API server would not accept it or it is negative. What is smaller than a
     /// billionth is rounded up, as the API server does.
-    #[must_use]
     pub fn parse(quantity: &str) -> Option<Self> {
         let end = quantity.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(quantity.len());
         let (number, suffix) = quantity.split_at(end);
@@ -95,7 +92,6 @@ impl Amount {
     }
 
     /// Returns the quantity, in the largest unit that is exact.
-    #[must_use]
     pub fn quantity(self) -> Quantity {
         let Self(value) = self;
         let in_units =
@@ -112,25 +108,21 @@ impl Amount {
     }
 
     /// Reports whether it is a whole number, other than zero.
-    #[must_use]
     pub fn is_whole(self) -> bool {
         self.0 > 0 && self.0 % ONE == 0
     }
 
     /// Returns the sum.
-    #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0).min(MAX))
     }
 
     /// Returns the difference, or zero if the other amount is larger.
-    #[must_use]
     pub fn minus(self, other: Self) -> Self {
         Self((self.0 - other.0).max(0))
     }
 
     /// Returns the least amount of this unit that, times a ratio, reaches this one.
-    #[must_use]
     pub fn divided(self, ratio: Self, unit: Self) -> Self {
         if ratio.0 == 0 {
             return Self(MAX);
@@ -140,7 +132,6 @@ impl Amount {
     }
 
     /// Returns the product with a ratio, rounded down.
-    #[must_use]
     pub fn times(self, ratio: Self) -> Self {
         match self.0.checked_mul(ratio.0) {
             Some(product) => Self((product / ONE).min(MAX)),
@@ -149,7 +140,6 @@ impl Amount {
     }
 
     /// Returns the amount, rounded down to a multiple of a unit.
-    #[must_use]
     pub fn floor(self, unit: Self) -> Self {
         Self(self.0 - self.0 % unit.0.max(1))
     }

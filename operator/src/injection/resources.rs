@@ -366,7 +366,6 @@ pub struct Total {
 
 impl Total {
     /// Returns the total of the pod if the sidecar adds this.
-    #[must_use]
     pub fn with(&self, sidecar: Amount) -> Amount {
         self.running.plus(sidecar).max(self.starting)
     }
@@ -375,7 +374,6 @@ impl Total {
 impl Totals {
     /// Adds up a resource of a pod. Where the pod itself sets an amount, the API server fills in what is missing beside it: before
     /// the webhook is asked, or from Kubernetes 1.37 on after it.
-    #[must_use]
     pub fn of(spec: &PodSpec, resource: &str, is_guaranteed: bool) -> Self {
         let own = |part| amount(spec.resources.as_ref(), part, resource);
         let (own_request, own_limit) = (own(AmountPart::Requests), own(AmountPart::Limits));
@@ -406,7 +404,6 @@ impl Totals {
 }
 
 /// Reports whether a pod is of the QoS class Guaranteed by its containers.
-#[must_use]
 pub fn is_guaranteed(spec: &PodSpec) -> bool {
     numbered(spec).all(|(_, _, container)| {
         ["cpu", "memory"].iter().all(|resource| {
@@ -482,7 +479,6 @@ pub struct Bound {
 
 impl Bound {
     /// Reports whether nothing is bounded.
-    #[must_use]
     pub fn is_none(&self) -> bool {
         self.min == Amount::ZERO && self.max.is_none() && self.ratio.is_none() && self.default.is_none()
     }
@@ -503,13 +499,11 @@ impl Bounds {
     }
 
     /// Returns the bounds of a container for a resource.
-    #[must_use]
     pub fn container(&self, resource: &str) -> Bound {
         self.container.get(resource).copied().unwrap_or_default()
     }
 
     /// Returns the bounds of a pod for a resource.
-    #[must_use]
     pub fn pod(&self, resource: &str) -> Bound {
         self.pod.get(resource).copied().unwrap_or_default()
     }

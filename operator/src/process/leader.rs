@@ -20,17 +20,16 @@ use tokio::time::Instant;
 use crate::args::Args;
 use crate::certificates::secret::{self, Certificates};
 use crate::cluster::pods::PodChange;
-use crate::cluster::watch::{Change, NamespaceChange, follow};
+use crate::cluster::watch::{Change, follow};
 use crate::distribution::hub::Hub;
 use crate::distribution::serve as distribution;
 use crate::distribution::stream::end_in_portions;
 use crate::events::Events;
 use crate::leadership::{ControlService, Leadership};
 use crate::metrics::Metrics;
-use crate::names::PolicyKey;
 use crate::process::ports;
 use crate::queue::Queue;
-use crate::reconcile::context::{Context, Home, Injection, Listed};
+use crate::reconcile::context::{Context, Home, Injection};
 use crate::reconcile::observe::concerned;
 use crate::reconcile::{controller, dereference};
 use crate::resets::ResetController;
@@ -185,7 +184,7 @@ impl Leader {
         if self.args.no_lease {
             return std::future::pending().await;
         }
-        tokio::join!(self.hub.opened(), context.pods.listed());
+        tokio::join!(self.hub.opened(), context.pods.listed.wait());
         loop {
             let taken = self.control_service().take_over().await;
             if let Err(error) = &taken {
@@ -341,7 +340,6 @@ async fn queue_users_of_stores(context: &Context) {
     // The sender lives as long as the context.
     while let Ok(now) = resolutions.wait_for(Option::is_some).await.map(|now| now.clone().unwrap_or_default())
     {
-        context.listed.send_modify(|listed| listed.stores = true);
         let keys = now.keys().chain(before.keys()).filter(|key| now.get(*key) != before.get(*key));
         let namespaces: BTreeSet<_> = keys.map(|key| key.namespace.as_str()).collect();
         for namespace in namespaces {
@@ -374,14 +372,12 @@ async fn queue_bounded(context: &Context, injection: &Injection) {
 /// Keeps the tables up to date and queues the policies that a change may affect.
 async fn watch_cluster(context: &Context) {
     let queue_namespace = |namespace: &str| context.queue.add_all(context.policies.in_namespace(namespace));
-    let set_listed = |set: fn(&mut Listed)| context.listed.send_modify(set);
     let policies = context.policies.watch(context.client.clone(), |change| match change {
         Change::Applied(key) => context.queue.add(key),
         // Immediately, without a reconcile: sidecars must not enforce a policy that does not exist.
-        Change::Deleted { uid, namespace, name } => {
+        Change::Deleted { uid, key } => {
             context.hub.remove(&uid);
             context.compilations.remove(&uid);
-            let key = PolicyKey::new(namespace, name);
             dereference::watch_targets(context, &key, None);
             dereference::watch_contents(context, &key, None);
             context.absent.forget(&key);
@@ -405,31 +401,18 @@ async fn watch_cluster(context: &Context) {
             }
             context.queue.add_observed(concerned(context, before.as_deref(), None));
         }
-        PodChange::Listed => set_listed(|listed| listed.pods = true),
     });
-    let services = context.services.watch(context.client.clone(), |change| match change {
-        NamespaceChange::Changed(namespace) => queue_namespace(namespace),
-        NamespaceChange::Listed => set_listed(|listed| listed.services = true),
-    });
-    let inference_pools = context.inference_pools.watch(context.client.clone(), |change| match change {
-        NamespaceChange::Changed(namespace) => queue_namespace(namespace),
-        NamespaceChange::Listed => set_listed(|listed| listed.inference_pools = true),
-    });
-    let endpoint_slices = context.endpoint_slices.watch(context.client.clone(), |change| match change {
-        NamespaceChange::Changed(namespace) => queue_namespace(namespace),
-        NamespaceChange::Listed => set_listed(|listed| listed.endpoint_slices = true),
-    });
-    let network_policies = context.network_policies.watch(context.client.clone(), |change| match change {
-        NamespaceChange::Changed(namespace) => queue_namespace(namespace),
-        NamespaceChange::Listed => set_listed(|listed| listed.network_policies = true),
-    });
-    let namespaces = context.namespaces.watch(context.client.clone(), |change| match change {
-        NamespaceChange::Changed(namespace) => queue_namespace(namespace),
-        NamespaceChange::Listed => set_listed(|listed| listed.namespaces = true),
-    });
-    let labelled_pods = context.namespaces.watch_pods(context.client.clone());
-    let routes = async { tokio::join!(services, inference_pools, endpoint_slices, network_policies) };
-    tokio::join!(policies, pods, routes, namespaces, labelled_pods);
+    let client = || context.client.clone();
+    let routes = async {
+        tokio::join!(
+            context.services.watch(client(), queue_namespace),
+            context.inference_pools.watch(client(), queue_namespace),
+            context.endpoint_slices.watch(client(), queue_namespace),
+            context.network_policies.watch(client(), queue_namespace),
+        )
+    };
+    let namespaces = context.namespaces.watch(client(), queue_namespace);
+    tokio::join!(policies, pods, routes, namespaces, context.namespaces.watch_pods(client()));
 }
 
 /// Longest time until a replica that waits for the lease has taken it.

@@ -2,16 +2,19 @@
 //! that is so, and not often: a pod that hangs changes nothing by itself.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodTemplateSpec};
+use k8s_openapi::api::apps::v1::DeploymentCondition;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
 use sluice_crds::SIDECAR_CONTAINER;
+use sluice_crds::policy::TargetKind;
 use tokio::time::Instant;
 
+use crate::cluster::targets::{self, field, number};
+use crate::locks::lock;
 use crate::names::{PodSelector, PolicyKey};
 
 #[cfg(test)]
@@ -114,10 +117,6 @@ impl AbsentPods {
     pub fn forget(&self, key: &PolicyKey) {
         lock(&self.found).remove(key);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn find(
@@ -224,11 +223,6 @@ fn is_pending() -> ListParams {
     ListParams::default().fields("status.phase=Pending")
 }
 
-/// Returns the labels of the pods of a template.
-fn labels(template: PodTemplateSpec) -> BTreeMap<String, String> {
-    template.metadata.and_then(|metadata| metadata.labels).unwrap_or_default()
-}
-
 /// A workload that may create pods.
 struct Workload {
     /// Kind and name, as kubectl takes them.
@@ -236,68 +230,40 @@ struct Workload {
     /// Labels of its pods, if it has a template of them.
     pub(super) template: Option<BTreeMap<String, String>>,
     /// Number of pods that it is to have; `None` if that depends on the nodes.
-    pub(super) wanted: Option<i32>,
+    pub(super) wanted: Option<i64>,
     /// The reason why it cannot create pods, in the API server's words.
     pub(super) failure: Option<String>,
 }
 
 async fn workloads(client: &kube::Client, namespace: &str) -> kube::Result<Vec<Workload>> {
-    let list = ListParams::default();
+    use TargetKind::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
     let mut workloads = Vec::new();
-    for object in Api::<Deployment>::namespaced(client.clone(), namespace).list(&list).await? {
-        let conditions = object.status.as_ref().and_then(|status| status.conditions.as_ref());
-        let failure = conditions
-            .into_iter()
-            .flatten()
-            .find_map(|condition| failure(&condition.type_, &condition.status, condition.message.as_deref()));
-        let name = format!("deployment/{}", object.name_any());
-        let (template, wanted) = object.spec.map(|spec| (spec.template, spec.replicas)).unzip();
-        workloads.push(Workload { name, template: template.map(labels), wanted: wanted.flatten(), failure });
-    }
-    for object in Api::<StatefulSet>::namespaced(client.clone(), namespace).list(&list).await? {
-        let name = format!("statefulset/{}", object.name_any());
-        let (template, wanted) = object.spec.map(|spec| (spec.template, spec.replicas)).unzip();
-        workloads.push(Workload {
-            name,
-            template: template.map(labels),
-            wanted: wanted.flatten(),
-            failure: None,
-        });
-    }
-    for object in Api::<DaemonSet>::namespaced(client.clone(), namespace).list(&list).await? {
-        let name = format!("daemonset/{}", object.name_any());
-        let wanted = object.status.map(|status| status.desired_number_scheduled);
-        workloads.push(Workload {
-            name,
-            template: object.spec.map(|spec| labels(spec.template)),
-            wanted,
-            failure: None,
-        });
-    }
-    for object in Api::<ReplicaSet>::namespaced(client.clone(), namespace).list(&list).await? {
-        // A Deployment has the condition of its ReplicaSets.
-        if object.owner_references().iter().any(|owner| owner.controller == Some(true)) {
-            continue;
+    for kind in [Deployment, StatefulSet, DaemonSet, ReplicaSet] {
+        let wanted = if kind == DaemonSet { "/status/desiredNumberScheduled" } else { "/spec/replicas" };
+        for object in targets::api(client.clone(), namespace, kind).list(&ListParams::default()).await? {
+            // A Deployment has the condition of its ReplicaSets.
+            if kind == ReplicaSet
+                && object.owner_references().iter().any(|owner| owner.controller == Some(true))
+            {
+                continue;
+            }
+            let template = object.data.pointer("/spec/template");
+            workloads.push(Workload {
+                name: format!("{}/{}", format!("{kind:?}").to_lowercase(), object.name_any()),
+                template: template
+                    .map(|_| field(&object, "/spec/template/metadata/labels").unwrap_or_default()),
+                wanted: number(&object, wanted),
+                failure: failure(&field::<Vec<_>>(&object, "/status/conditions").unwrap_or_default()),
+            });
         }
-        let conditions = object.status.as_ref().and_then(|status| status.conditions.as_ref());
-        let failure = conditions
-            .into_iter()
-            .flatten()
-            .find_map(|condition| failure(&condition.type_, &condition.status, condition.message.as_deref()));
-        let name = format!("replicaset/{}", object.name_any());
-        let (template, wanted) = object.spec.map(|spec| (spec.template, spec.replicas)).unzip();
-        workloads.push(Workload {
-            name,
-            template: template.flatten().map(labels),
-            wanted: wanted.flatten(),
-            failure,
-        });
     }
     Ok(workloads)
 }
 
-fn failure(kind: &str, status: &str, message: Option<&str>) -> Option<String> {
-    (kind == "ReplicaFailure" && status == "True").then(|| shown(message.unwrap_or_default()))
+fn failure(conditions: &[DeploymentCondition]) -> Option<String> {
+    let is_failure = |one: &&DeploymentCondition| one.type_ == "ReplicaFailure" && one.status == "True";
+    let failure = conditions.iter().find(is_failure)?;
+    Some(shown(failure.message.as_deref().unwrap_or_default()))
 }
 
 /// Says what a pending pod waits for.

@@ -4,7 +4,7 @@
 //! for all limits that share it. The last table of a limit, or key set, that could be used is kept for as long as its policy.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use sluice_config::CompiledPolicy;
 use sluice_config::jwt::read_jwks;
@@ -16,6 +16,7 @@ use sluice_crds::policy::{ContentRef, OverrideSources};
 
 use crate::cluster::references::Content;
 use crate::distribution::publication::Blob;
+use crate::locks::lock;
 use crate::names::PolicyKey;
 
 /// Largest size of the tables of a namespace, and of all, in bytes.
@@ -115,7 +116,7 @@ impl Tables {
     /// Returns the last table of a limit that could be used, if the limit still has its plans and its key.
     pub fn last_good(&self, policy: &PolicyKey, compiled: &CompiledPolicy, limit: usize) -> Option<Blob> {
         let now = Usable::of(compiled, limit);
-        let tables = self.lock();
+        let tables = lock(&self.0);
         let (usable, blob) = tables.get(&place(policy, compiled, limit))?.last_good.as_ref()?;
         let fits = usable.part == now.part && usable.plans.iter().all(|plan| now.plans.contains(plan));
         fits.then(|| blob.clone())
@@ -123,7 +124,7 @@ impl Tables {
 
     /// Returns the result of a recipe that some limit of a namespace has.
     fn find(&self, namespace: &str, recipe: &Recipe) -> Option<Result<Blob, Vec<Problem>>> {
-        let tables = self.lock();
+        let tables = lock(&self.0);
         let of_namespace = tables.iter().filter(|((policy, _), _)| policy.namespace == namespace);
         let mut known = of_namespace.filter_map(|(_, table)| table.newest.as_ref());
         known.find(|(other, _)| other.equals(recipe)).map(|(_, built)| built.clone())
@@ -136,7 +137,7 @@ impl Tables {
         recipe: Recipe,
         built: Result<Blob, Vec<Problem>>,
     ) -> Result<Blob, Vec<Problem>> {
-        let mut tables = self.lock();
+        let mut tables = lock(&self.0);
         let built = match built {
             Ok(blob) if !has_room(&tables, &place.0.namespace, &blob) => Err(vec![no_room()]),
             built => built,
@@ -155,11 +156,7 @@ impl Tables {
             overrides.iter().map(|of_limit| place(policy, compiled, of_limit.limit).1)
         });
         let limits: BTreeSet<_> = limits.collect();
-        self.lock().retain(|(key, limit), _| key != policy || limits.contains(limit));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Place, Table>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).retain(|(key, limit), _| key != policy || limits.contains(limit));
     }
 }
 
@@ -244,7 +241,7 @@ impl KeySets {
             let message = format!("The public keys cannot be used: {source} {error}.");
             Problem { reason: reasons::INVALID_CONTENT, message }
         })?;
-        let mut all = self.lock();
+        let mut all = lock(&self.0);
         let of_policy = all.entry(policy.clone()).or_default();
         of_policy.retain(|(other, _)| !is_same(other, of_jwt));
         of_policy.push((of_jwt.clone(), jwks.clone()));
@@ -253,22 +250,18 @@ impl KeySets {
 
     /// Returns the last key set that could be used.
     pub fn last_good(&self, policy: &PolicyKey, of_jwt: &JwksSource) -> Option<String> {
-        let all = self.lock();
+        let all = lock(&self.0);
         all.get(policy)?.iter().find(|(other, _)| is_same(other, of_jwt)).map(|(_, jwks)| jwks.clone())
     }
 
     /// Drops the key sets of a policy, but for these.
     pub fn keep_only(&self, policy: &PolicyKey, jwks: &[JwksSource]) {
-        let mut all = self.lock();
+        let mut all = lock(&self.0);
         let Some(of_policy) = all.get_mut(policy) else { return };
         of_policy.retain(|(other, _)| jwks.iter().any(|of_jwt| is_same(other, of_jwt)));
         if of_policy.is_empty() {
             all.remove(policy);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<PolicyKey, Vec<(JwksSource, String)>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

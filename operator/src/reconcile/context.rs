@@ -14,6 +14,7 @@ use crate::cluster::policies::Policies;
 use crate::cluster::references::References;
 use crate::cluster::routes::{EndpointSlices, InferencePools, NetworkPolicies, Service, Services};
 use crate::cluster::targets::Targets;
+use crate::conditions::Writes;
 use crate::distribution::hub::Hub;
 use crate::events::{Events, Told};
 use crate::injection::config::InjectConfig;
@@ -23,7 +24,7 @@ use crate::queue::Queue;
 use crate::reconcile::absent::AbsentPods;
 use crate::reconcile::contents::{KeySets, Tables};
 use crate::reconcile::counted::{LastCounted, ServicesOfPolicies};
-use crate::reconcile::pace::{Pace, Writes};
+use crate::reconcile::pace::Pace;
 use crate::reconcile::validate::Compilations;
 use crate::store::resolve::Resolutions;
 use crate::webhooks::path::WebhookPath;
@@ -85,8 +86,6 @@ pub struct Context {
     pub started: Timestamp,
     /// The stores of namespaces, as far as they can be used.
     pub stores: Arc<Resolutions>,
-    /// Progress of the first lists of these tables.
-    pub listed: watch::Sender<Listed>,
     /// Published policies and their confirmations.
     pub hub: Arc<Hub>,
     /// Policies to reconcile.
@@ -111,33 +110,6 @@ pub struct Context {
     pub count_permits: Semaphore,
 }
 
-/// The tables whose first list is complete.
-#[derive(Debug, Default)]
-pub struct Listed {
-    /// The table of pods.
-    pub pods: bool,
-    /// The table of Services.
-    pub services: bool,
-    /// The table of InferencePools.
-    pub inference_pools: bool,
-    /// The table of EndpointSlices.
-    pub endpoint_slices: bool,
-    /// The table of NetworkPolicies.
-    pub network_policies: bool,
-    /// The table of namespaces.
-    pub namespaces: bool,
-    /// The resolutions of stores.
-    pub stores: bool,
-}
-
-impl Listed {
-    fn is_complete(&self) -> bool {
-        let Self { pods, services, inference_pools, endpoint_slices, network_policies, namespaces, stores } =
-            *self;
-        pods && services && inference_pools && endpoint_slices && network_policies && namespaces && stores
-    }
-}
-
 /// Decides whether a new pod gets a sidecar.
 #[derive(Clone)]
 pub struct Injection {
@@ -160,7 +132,6 @@ pub struct Home {
 
 impl Context {
     /// Returns a context with empty tables, which reports events about policies and about pods.
-    #[must_use]
     pub fn new(
         client: kube::Client,
         hub: Arc<Hub>,
@@ -203,7 +174,6 @@ impl Context {
             writes: Writes::default(),
             started: Timestamp::now(),
             stores: Arc::default(),
-            listed: watch::Sender::default(),
             leader_since: Instant::now(),
             hands_over: watch::Sender::default(),
             api_permits: Semaphore::new(MAX_CONCURRENT),
@@ -220,7 +190,6 @@ impl Context {
     }
 
     /// Returns what leads to the pods of a namespace by their labels: Services and InferencePools.
-    #[must_use]
     pub fn services_in(&self, namespace: &str) -> Vec<Arc<Service>> {
         let pools = self.inference_pools.in_namespace(namespace);
         let pools = pools.iter().map(|pool| pool.0.clone());
@@ -240,7 +209,18 @@ impl Context {
     /// Waits until the first lists of all tables are complete. A status made from a part of a list would be
     /// wrong.
     pub async fn all_listed(&self) {
-        let mut listed = self.listed.subscribe();
-        let _ = listed.wait_for(Listed::is_complete).await;
+        let lists = [
+            &self.pods.listed,
+            &self.services.listed,
+            &self.inference_pools.listed,
+            &self.endpoint_slices.listed,
+            &self.network_policies.listed,
+            &self.namespaces.listed,
+        ];
+        for listed in lists {
+            listed.wait().await;
+        }
+        // The sender lives as long as the context.
+        let _ = self.stores.subscribe().wait_for(Option::is_some).await;
     }
 }

@@ -13,6 +13,7 @@ use sluice_host::logging::told;
 use tokio::time::Instant;
 
 use crate::cluster::pods::pod::for_shared;
+use crate::conditions::part;
 use crate::distribution::session::Confirmation;
 use crate::events::pods;
 use crate::names::PolicyKey;
@@ -164,7 +165,7 @@ async fn update_status(
     let permits = if has_pods(context, key, &outcome) { &context.api_permits } else { &context.idle_permits };
     let _permit = permits.acquire().await?;
     claim.observe();
-    let previous = report::previous(object);
+    let previous: Option<RateLimitPolicyStatus> = part(object, "status");
     let facts = match &outcome {
         Outcome::Published { hash, selected, policy, .. } => {
             let pods = count_replicas(context, key, &uid, &selected.selector).await?;

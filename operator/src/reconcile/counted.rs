@@ -3,7 +3,7 @@
 //! are: a pod without a sidecar behind one of them bypasses the policy.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use foldhash::fast::RandomState;
 
@@ -11,6 +11,7 @@ use crate::cluster::pods::pod::{Pod, PodFacts, for_shared};
 use crate::cluster::pods::{Pods, Version};
 use crate::distribution::publication::Places;
 use crate::injection::decide::is_opted_out;
+use crate::locks::lock;
 use crate::names::{PodSelector, PolicyKey};
 
 /// Number of selectors of a namespace whose pods are kept. More are counted each time.
@@ -50,7 +51,7 @@ impl LastCounted {
         if counted.pods.is_empty() || pods.version(namespace) != version {
             return Ok(counted);
         }
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.0);
         match last.get_mut(namespace).filter(|last| last.version == version) {
             Some(last) if last.counted.len() < MAX_SELECTORS => {
                 last.counted.push((selector.clone(), counted.clone()));
@@ -67,11 +68,11 @@ impl LastCounted {
 
     /// Forgets the pods of a namespace, one of which is gone. Nobody may count them again.
     pub fn forget(&self, namespace: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
+        lock(&self.0).remove(namespace);
     }
 
     fn find(&self, namespace: &str, version: &Version, selector: &PodSelector) -> Option<Arc<Counted>> {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.0);
         let of_namespace = last.get(namespace)?;
         if of_namespace.version != *version {
             last.remove(namespace);
@@ -102,12 +103,12 @@ pub struct ServicesOfPolicies(Mutex<HashMap<PolicyKey, BTreeSet<String>>>);
 impl ServicesOfPolicies {
     /// Sets the Services of a policy. Call this before other pods behind them are looked for.
     pub(super) fn set(&self, key: &PolicyKey, services: BTreeSet<String>) {
-        self.lock().insert(key.clone(), services);
+        lock(&self.0).insert(key.clone(), services);
     }
 
     /// Forgets a deleted policy.
     pub fn forget(&self, key: &PolicyKey) {
-        self.lock().remove(key);
+        lock(&self.0).remove(key);
     }
 
     /// Returns the policies of a namespace with pods behind one of these Services.
@@ -115,14 +116,10 @@ impl ServicesOfPolicies {
         if services.is_empty() {
             return Vec::new();
         }
-        let all = self.lock();
+        let all = lock(&self.0);
         let shares = |names: &BTreeSet<String>| services.iter().any(|service| names.contains(service));
         let sharing = all.iter().filter(|(key, names)| key.namespace == namespace && shares(names));
         sharing.map(|(key, _)| key.clone()).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<PolicyKey, BTreeSet<String>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -79,7 +79,7 @@ fn find(context: &Context, namespace: &str, target: &TargetRef) -> FoundTarget {
     if target.kind != TargetKind::Service {
         return context.targets.find(namespace, target.kind, &target.name);
     }
-    if !context.listed.borrow().services {
+    if !context.services.listed.is_set() {
         return FoundTarget::Pending;
     }
     let services = context.services.in_namespace(namespace);
@@ -94,8 +94,7 @@ pub async fn read_targets(context: &Context, key: &PolicyKey, pods: Option<&PodS
     let Some(PodSelection::Targets(targets)) = pods else { return };
     context.targets.listed(key).await;
     if targets.iter().any(|target| target.kind == TargetKind::Service) {
-        let mut listed = context.listed.subscribe();
-        let _ = listed.wait_for(|listed| listed.services).await;
+        context.services.listed.wait().await;
     }
 }
 

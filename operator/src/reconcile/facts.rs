@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::cluster::pods::pod::{Pod, PodFacts};
 use crate::cluster::routes::{EndpointSlice, NetworkPolicy, Service};
+use crate::conditions::{Finding, find};
 use crate::distribution::session::Confirmation;
 use crate::events::pods::UnlimitedPod;
 use crate::leadership::LEADER_GRACE;
@@ -63,7 +64,6 @@ pub enum Outcome {
 
 impl Outcome {
     /// Reports whether the edit is so new that its pods may not have confirmed it yet, or has not been published.
-    #[must_use]
     pub fn is_new(&self) -> bool {
         match self {
             Self::Published { published_at, .. } => published_at.elapsed() < PENDING,
@@ -72,7 +72,6 @@ impl Outcome {
     }
 
     /// Returns the hash of the edit, if it was published.
-    #[must_use]
     pub fn hash(&self) -> Option<&PolicyHash> {
         match self {
             Self::Published { hash, .. } => Some(hash),
@@ -81,7 +80,6 @@ impl Outcome {
     }
 
     /// Reports whether the installation turns the policy to Shadow. A policy that is so itself is not turned.
-    #[must_use]
     pub fn is_shadowed_by_installation(&self) -> bool {
         match self {
             Self::Published { policy, installation: Mode::Shadow, .. } => **policy != policy.in_shadow(),
@@ -201,7 +199,7 @@ pub struct Observed<'a> {
 impl Observed<'_> {
     /// Returns a condition of the previous status.
     pub(super) fn previous_condition(&self, kind: &str) -> Option<&Condition> {
-        self.previous?.conditions.iter().find(|condition| condition.type_ == kind)
+        find(&self.previous?.conditions, kind)
     }
 
     /// Returns the time left in which sidecars may still be connecting to a new leader, if some are.
@@ -212,6 +210,25 @@ impl Observed<'_> {
                 && matches!(pod.confirmation, Confirmation::NotConnected | Confirmation::AwaitsReport)
         };
         left.filter(|_| self.facts.enforcers().any(is_connecting))
+    }
+
+    /// Returns the finding of the leader before in place of another, if it has one of these results, while sidecars that it may rest on
+    /// are still connecting to a new leader. What others have reported to this one counts at once if it is worse.
+    pub(super) fn or_before(
+        &self,
+        finding: Finding,
+        kind: &str,
+        results: &[(&'static str, &'static str)],
+    ) -> Finding {
+        let before = self.present_condition(kind).filter(|_| self.awaits_sidecars().is_some());
+        let Some(before) = before else { return finding };
+        let is_result = |result: &&(_, _)| **result == (before.status.as_str(), before.reason.as_str());
+        match results.iter().find(is_result) {
+            Some(&(status, reason)) if finding.status != "False" || status == "False" => {
+                Finding::new(status, reason, before.message.clone())
+            }
+            Some(_) | None => finding,
+        }
     }
 
     /// Returns a condition of the previous status that holds for the present generation.

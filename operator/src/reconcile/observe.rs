@@ -186,7 +186,6 @@ fn unlimited(pod: &Pod, facts: &PodFacts) -> Option<Unlimited> {
 }
 
 /// Returns the policies that a change of a pod concerns. The table of pods must have the change already.
-#[must_use]
 pub fn concerned(context: &Context, before: Option<&Pod>, after: Option<&Pod>) -> BTreeSet<PolicyKey> {
     let Some(pod) = after.or(before) else { return BTreeSet::new() };
     if context.service.as_ref().is_some_and(|service| service.has_pod(&pod.namespace, &pod.labels)) {

@@ -3,20 +3,18 @@
 //! the texts of messages change with every pod of a rollout, so they are written less often than conditions.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use sluice_config::PolicyHash;
 use sluice_crds::RateLimitPolicyStatus;
 use tokio::time::Instant;
 
+use crate::locks::lock;
 use crate::names::PolicyKey;
 
 #[cfg(test)]
-mod pace_tests;
-
-#[cfg(test)]
-mod writes_tests;
+mod tests;
 
 /// Wait before a status is computed. The policy stays claimed meanwhile, so the events of a burst (reports and
 /// pods of a rollout) lead to one more reconcile, and not to one each.
@@ -64,7 +62,7 @@ impl Pace {
         edit: Option<&PolicyHash>,
         now: Instant,
     ) -> Duration {
-        let turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let turns = lock(&self.0);
         let Some(turn) = turns.get(key) else { return SETTLE };
         let is_confirmed = edit.is_some() && turn.confirmed.as_ref() == edit;
         turn.due(is_new && !is_confirmed).duration_since(now).max(SETTLE)
@@ -73,7 +71,7 @@ impl Pace {
     /// Notes that the status of a policy with this many pods has been computed, and the edit that all of them have confirmed.
     pub(super) fn computed(&self, key: &PolicyKey, pods: usize, confirmed: Option<PolicyHash>, now: Instant) {
         let interval = OF_A_POD.saturating_mul(u32::try_from(pods).unwrap_or(u32::MAX)).min(MAX_INTERVAL);
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = lock(&self.0);
         let before = turns.get(key).filter(|before| now < before.due(false) + before.interval.max(REST));
         let streak = before.map_or(0, |before| (before.streak + 1).min(LONGEST_STREAK));
         turns.insert(key.clone(), Turn { computed: now, interval, streak, confirmed });
@@ -81,41 +79,7 @@ impl Pace {
 
     /// Forgets a deleted policy.
     pub fn forget(&self, key: &PolicyKey) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
-    }
-}
-
-/// Minimum time between the last write and one that changes numbers and texts only.
-const MIN_INTERVAL: Duration = Duration::from_secs(10);
-
-/// The time of the last write of each policy.
-pub struct Writes {
-    /// A leader that has just started finds smaller numbers until all sidecars have connected.
-    began: Instant,
-    last: Mutex<HashMap<PolicyKey, Instant>>,
-}
-
-impl Default for Writes {
-    fn default() -> Self {
-        Self { began: Instant::now(), last: Mutex::default() }
-    }
-}
-
-impl Writes {
-    /// Returns how long a write that changes numbers and texts only has to wait.
-    pub(super) fn wait(&self, key: &PolicyKey, now: Instant) -> Option<Duration> {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied();
-        let due = last.unwrap_or(self.began) + MIN_INTERVAL;
-        due.checked_duration_since(now).filter(|wait| !wait.is_zero())
-    }
-
-    pub(super) fn written(&self, key: &PolicyKey, now: Instant) {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), now);
-    }
-
-    /// Forgets a deleted policy.
-    pub fn forget(&self, key: &PolicyKey) {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        lock(&self.0).remove(key);
     }
 }
 

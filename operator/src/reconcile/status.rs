@@ -2,7 +2,7 @@
 //! confirmed it, not when something was sent to them; a message says what is wrong and what to do.
 //!
 //! - `resolved`, `programmed`, `captured`, `client_address`, `store_healthy`, `ready`: the conditions.
-//! - `finding`: the result of one condition, and how it becomes part of the status. `text`: texts and commands of messages.
+//! - `text`: texts and commands of messages.
 
 use std::time::Duration;
 
@@ -15,7 +15,6 @@ use crate::distribution::session::Confirmation;
 use crate::reconcile::facts::{CountedPod, Facts, Observed, Outcome};
 use crate::reconcile::status::captured::captured;
 use crate::reconcile::status::client_address::client_address;
-use crate::reconcile::status::finding::condition;
 use crate::reconcile::status::programmed::programmed;
 use crate::reconcile::status::ready::{nearly_full, ready, unclear_keys, unreachable};
 use crate::reconcile::status::resolved::{accepted, resolved_refs};
@@ -23,7 +22,6 @@ use crate::reconcile::status::store_healthy::store_healthy;
 
 mod captured;
 mod client_address;
-mod finding;
 #[cfg(test)]
 mod fixtures;
 mod programmed;
@@ -35,7 +33,6 @@ mod tests;
 mod text;
 
 /// Returns the status, and the delay after which it must be computed again even if nothing changes.
-#[must_use]
 pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus, Option<Duration>) {
     let accepted = accepted(observed);
     let resolved_refs = resolved_refs(observed);
@@ -80,7 +77,11 @@ pub fn status(observed: &Observed<'_>, now: Timestamp) -> (RateLimitPolicyStatus
         (types::READY, Some(ready)),
     ];
     let found = conditions.into_iter().filter_map(|(kind, finding)| Some((kind, finding?)));
-    let conditions = found.map(|(kind, finding)| condition(observed, kind, finding, now)).collect();
+    let conditions = found
+        .map(|(kind, finding)| {
+            finding.condition(kind, observed.generation, observed.previous_condition(kind), now)
+        })
+        .collect();
     let status =
         RateLimitPolicyStatus { observed_generation: Some(observed.generation), conditions, pods, limits };
     let check_again_after = [programmed.check_again_after, observed.awaits_sidecars()];

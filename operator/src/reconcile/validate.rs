@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasher as _;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
@@ -10,6 +10,8 @@ use sluice_config::CompiledPolicy;
 use sluice_crds::policy::jwt::JwksSource;
 use sluice_crds::policy::{EnforcedBy, OverrideSources, PodSelection};
 use sluice_crds::{Installation, Violation, compile as compile_policy};
+
+use crate::locks::lock;
 
 #[cfg(test)]
 thread_local! {
@@ -50,21 +52,17 @@ impl Compilations {
         RECONCILES.set(RECONCILES.get() + 1);
         let Some(uid) = object.uid() else { return compile(object, installation) };
         let spec = self.hasher.hash_one(object.data.get("spec"));
-        if let Some((_, known)) = self.lock().get(&uid).filter(|(known, _)| *known == spec) {
+        if let Some((_, known)) = lock(&self.compiled).get(&uid).filter(|(known, _)| *known == spec) {
             return known.clone();
         }
         let compiled = compile(object, installation);
-        self.lock().insert(uid, (spec, compiled.clone()));
+        lock(&self.compiled).insert(uid, (spec, compiled.clone()));
         compiled
     }
 
     /// Forgets a deleted policy.
     pub fn remove(&self, uid: &str) {
-        self.lock().remove(uid);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, (u64, Compilation)>> {
-        self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.compiled).remove(uid);
     }
 }
 

@@ -10,8 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Api, DynamicObject, Patch, PatchParams};
-use serde_json::json;
+use kube::api::{Api, DynamicObject};
 use sluice_config::KeySecret;
 use sluice_crds::policy::ContentKind;
 use sluice_crds::store::Access;
@@ -25,7 +24,8 @@ use tokio::time::Instant;
 use crate::args::Args;
 use crate::certificates::secret::Certificates;
 use crate::cluster::references::{Content, ContentKey, Reference, References};
-use crate::cluster::watch::{Untyped, api};
+use crate::cluster::watch::Untyped;
+use crate::conditions::{MIN_INTERVAL, Writes, part, write_status};
 use crate::distribution::hub::Hub;
 use crate::distribution::stores::{HubStores, StoreSource};
 use crate::names::{ObjectKey, StoreKey};
@@ -39,8 +39,6 @@ use crate::store::status::{ObservedStore, status};
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
 /// Delay before a failed reconcile is repeated.
 const RETRY: Duration = Duration::from_secs(5);
-/// Shortest interval between two writes of a status whose numbers alone have changed.
-const NUMBERS_EVERY: Duration = Duration::from_secs(10);
 /// Interval between checks whether the certificate of the embedded Redis is due for renewal.
 const CERTIFICATE_EVERY: Duration = Duration::from_secs(600);
 /// Shortest interval between reconciles for reports of sidecars. While many connect, each of them changes a number of the status.
@@ -95,8 +93,8 @@ struct ReconcileState {
     certificate_changed: Instant,
     /// Time at which it was checked whether that certificate is due for renewal.
     certificate_checked: Option<Instant>,
-    /// Time at which the status of each store was written last.
-    written: BTreeMap<StoreKey, Instant>,
+    /// When the status of each store was written last.
+    writes: Writes,
     /// Whether the status of a store was not written, because its numbers alone have changed.
     deferred: bool,
 }
@@ -162,14 +160,14 @@ impl StoreController {
             certificate: None,
             certificate_changed: Instant::now(),
             certificate_checked: None,
-            written: BTreeMap::new(),
+            writes: Writes::default(),
             deferred: false,
         };
         let mut published = self.hub.version();
         loop {
             let delay = match self.reconcile(&mut state).await {
                 Ok(()) if !self.hub.has_stores() => FIRST,
-                Ok(()) if state.deferred => NUMBERS_EVERY,
+                Ok(()) if state.deferred => MIN_INTERVAL,
                 Ok(()) => REFRESH_EVERY,
                 Err(error) => {
                     tracing::warn!(
@@ -224,7 +222,9 @@ impl StoreController {
             is_default: *key == self.rules.default,
             access: &usable.access,
             password_epoch: usable.password_epoch,
-            recorded: objects.get(key).and_then(|object| status_of(object)?.passwords),
+            recorded: objects
+                .get(key)
+                .and_then(|object| part::<RateLimitStoreStatus>(object, "status")?.passwords),
         });
         // Before, users of namespaces whose policies have not been read yet would be removed.
         if self.hub.has_policies() {
@@ -420,11 +420,10 @@ impl StoreController {
     async fn write_all(&self, resolving: &Resolving<'_>, state: &mut ReconcileState) -> anyhow::Result<()> {
         let mut failed = None;
         state.deferred = false;
-        state.written.retain(|key, _| resolving.resolved.contains_key(key));
         for (key, resolved) in &resolving.resolved {
             let Some(object) = resolving.objects.get(key) else { continue };
             let is_default = *key == self.rules.default;
-            let previous = status_of(object);
+            let previous: Option<RateLimitStoreStatus> = part(object, "status");
             let provisioned = state.managed.provisioned(key);
             let recorded = || previous.as_ref().and_then(|previous| previous.passwords.clone());
             let passwords = match state.usable.get(key).map(|usable| usable.kind) {
@@ -433,7 +432,6 @@ impl StoreController {
                 Some(Access::Managed) | None => state.managed.passwords(key).or_else(recorded),
             };
             let observed = ObservedStore {
-                key,
                 generation: object.metadata.generation.unwrap_or_default(),
                 resolved,
                 operator_namespace: &self.rules.default.namespace,
@@ -449,76 +447,33 @@ impl StoreController {
             if previous.as_ref() == Some(&status) {
                 continue;
             }
-            if !Self::is_due(key, previous.as_ref(), &status, &mut state.written) {
+            // Sidecars come and go together.
+            let is_minor = previous.as_ref().map(without_numbers) == Some(without_numbers(&status));
+            if is_minor && state.writes.wait(key, Instant::now()).is_some() {
                 state.deferred = true;
-            } else if let Err(error) = self.write(key, object, &status).await {
-                failed = Some(error);
+                continue;
+            }
+            match write_status::<RateLimitStore>(&self.client, object, &status).await {
+                Ok(Some(_)) => {
+                    state.writes.written(key, Instant::now());
+                    if let Some(ready) = status.conditions.last() {
+                        tracing::info!(store = %key, "Ready is {}, {}: {}", ready.status, ready.reason, ready.message);
+                    }
+                }
+                // It was changed or deleted meanwhile, and the watch has noticed.
+                Ok(None) => {}
+                Err(error) => failed = Some(error),
             }
         }
         failed.map_or(Ok(()), Err)
     }
-
-    /// Reports whether a status is written now. One whose numbers alone have changed can wait, because sidecars come and
-    /// go together.
-    fn is_due(
-        key: &StoreKey,
-        previous: Option<&RateLimitStoreStatus>,
-        status: &RateLimitStoreStatus,
-        written: &mut BTreeMap<StoreKey, Instant>,
-    ) -> bool {
-        let reasons = |status: &RateLimitStoreStatus| -> Vec<_> {
-            let conditions = status.conditions.iter();
-            conditions.map(|condition| (condition.status.clone(), condition.reason.clone())).collect()
-        };
-        let parts = |status: &RateLimitStoreStatus| {
-            (status.observed_generation, reasons(status), status.passwords.clone())
-        };
-        let is_new = previous.map(parts) != Some(parts(status));
-        let now = Instant::now();
-        let waited = written.get(key).is_none_or(|at| now.duration_since(*at) >= NUMBERS_EVERY);
-        if is_new || waited {
-            written.insert(key.clone(), now);
-        }
-        is_new || waited
-    }
-
-    async fn write(
-        &self,
-        key: &StoreKey,
-        object: &DynamicObject,
-        status: &RateLimitStoreStatus,
-    ) -> anyhow::Result<()> {
-        let patch = json!({
-            "apiVersion": "sluice.dev/v1alpha1",
-            "kind": "RateLimitStore",
-            "metadata": {
-                "name": key.name,
-                "namespace": key.namespace,
-                "resourceVersion": object.metadata.resource_version,
-            },
-            "status": status,
-        });
-        let params = PatchParams::apply("sluice-operator").force();
-        let api = api::<RateLimitStore>(self.client.clone(), Some(&key.namespace));
-        match api.patch_status(&key.name, &params, &Patch::Apply(&patch)).await {
-            Ok(_) => {
-                if let Some(ready) = status.conditions.last() {
-                    tracing::info!(store = %key, "Ready is {}, {}: {}", ready.status, ready.reason, ready.message);
-                }
-                Ok(())
-            }
-            // The store was changed or deleted meanwhile, and the watch has noticed.
-            Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => Ok(()),
-            Err(error) => {
-                Err(error).with_context(|| format!("the status of the store {key} could not be written"))
-            }
-        }
-    }
 }
 
-/// Returns the status of a store.
-fn status_of(object: &DynamicObject) -> Option<RateLimitStoreStatus> {
-    object.data.get("status").and_then(|status| serde_json::from_value(status.clone()).ok())
+/// Returns a status without what changes with every sidecar.
+fn without_numbers(status: &RateLimitStoreStatus) -> RateLimitStoreStatus {
+    let mut status = RateLimitStoreStatus { sidecars: None, ..status.clone() };
+    status.conditions.iter_mut().for_each(|condition| condition.message.clear());
+    status
 }
 
 /// Returns the reference to a Secret.

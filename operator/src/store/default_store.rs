@@ -32,7 +32,6 @@ use crate::store::resolve::{SECRET_TYPE, StoreRules};
 const MEMORY: &str = "memory:";
 
 /// Returns which stores the installation has.
-#[must_use]
 pub fn rules(args: &Args) -> StoreRules {
     let default = StoreKey::new(&args.namespace, DEFAULT_STORE);
     StoreRules { default, tenant_stores: args.tenant_stores }
@@ -68,7 +67,6 @@ pub fn spec(args: &Args) -> anyhow::Result<Option<RateLimitStoreSpec>> {
 }
 
 /// Reports whether an object has this spec.
-#[must_use]
 pub fn has_spec(object: &DynamicObject, spec: &RateLimitStoreSpec) -> bool {
     let present = object.data.get("spec").cloned().map(serde_json::from_value::<RateLimitStoreSpec>);
     matches!(present, Some(Ok(present)) if present == *spec)

@@ -43,14 +43,12 @@ pub struct ServerCertificate {
 }
 
 /// Returns the DNS names of the server.
-#[must_use]
 pub fn names(namespace: &str) -> Vec<String> {
     let base = format!("sluice-redis.{namespace}");
     vec![base.clone(), format!("{base}.svc"), format!("{base}.svc.cluster.local")]
 }
 
 /// Returns the settings by which the server loads its certificate again.
-#[must_use]
 pub fn certificate_settings() -> Vec<(&'static str, String)> {
     vec![
         ("tls-cert-file", format!("{FOLDER}/{CERTIFICATE}")),
@@ -60,14 +58,12 @@ pub fn certificate_settings() -> Vec<(&'static str, String)> {
 }
 
 /// Returns the certificate in the Secret.
-#[must_use]
 pub fn certificate_of(secret: &Content) -> Option<String> {
     text(secret, CERTIFICATE)
 }
 
 /// Returns the authorities by which clients verify the server. While it may still have the certificate of an authority that is
 /// not `trusted` any more, because all certificates were replaced, these are also the authorities that the Secret has.
-#[must_use]
 pub fn authorities(trusted: &str, secret: &Content, may_have_another: bool) -> String {
     let mut all = split_pem(trusted);
     if may_have_another {
@@ -87,7 +83,6 @@ fn text(secret: &Content, field: &str) -> Option<String> {
 }
 
 /// Returns the files. `users` are the lines of the namespaces' users. No file contains a password, but only hashes.
-#[must_use]
 pub fn files(password: &str, users: &[String], certificate: &ServerCertificate) -> BTreeMap<String, String> {
     let mut hash = String::new();
     for byte in Sha256::digest(password) {

@@ -5,7 +5,7 @@
 //! operator connects to no store of a tenant: it would be a port scanner for them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -23,8 +23,10 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use crate::conditions::whole_seconds;
 use crate::distribution::hub::Hub;
 use crate::distribution::stores::{ManagedSource, StoreSource};
+use crate::locks::lock;
 use crate::names::StoreKey;
 
 #[cfg(test)]
@@ -73,7 +75,6 @@ struct Managed {
 
 impl ManagedStores {
     /// Manages no store yet.
-    #[must_use]
     pub fn new(changed: Arc<Notify>) -> Self {
         Self { stores: BTreeMap::new(), changed }
     }
@@ -134,14 +135,12 @@ impl ManagedStores {
     }
 
     /// Returns what sidecars receive of a store; `None` until it is known which users its servers have.
-    #[must_use]
     pub fn source(&self, key: &StoreKey) -> Option<StoreSource> {
         let source = self.stores.get(key)?.source.clone()?;
         Some(StoreSource::Managed(Box::new(source)))
     }
 
     /// Returns the passwords of a store's users, for its status.
-    #[must_use]
     pub fn passwords(&self, key: &StoreKey) -> Option<PasswordEpoch> {
         Some(self.stores.get(key)?.passwords.clone())
     }
@@ -154,7 +153,6 @@ impl ManagedStores {
     }
 
     /// Returns what has been done for a store.
-    #[must_use]
     pub fn provisioned(&self, key: &StoreKey) -> Option<Provisioned> {
         Some(self.stores.get(key)?.provisioner.provisioned())
     }
@@ -164,11 +162,10 @@ impl ManagedStores {
 /// leader before it.
 fn epoch_since(epoch: i64, before: Option<&PasswordEpoch>, now: Timestamp) -> PasswordEpoch {
     let since = match before {
-        Some(before) if before.epoch == epoch => before.since.0.min(now),
-        // Whole seconds, because the API server stores no fractions.
-        Some(_) | None => Timestamp::from_second(now.as_second()).unwrap_or(now),
+        Some(before) if before.epoch == epoch => Time(before.since.0.min(now)),
+        Some(_) | None => whole_seconds(now),
     };
-    PasswordEpoch { epoch, since: Time(since) }
+    PasswordEpoch { epoch, since }
 }
 
 /// Reports whether the passwords of the epoch before are still accepted.
@@ -216,7 +213,6 @@ pub struct Provisioned {
 
 impl Provisioned {
     /// Returns the servers that are not up to date, with the reason, or the reason why none can be found.
-    #[must_use]
     pub fn problems(&self) -> Vec<(Option<&str>, &Problem)> {
         match &self.result {
             None => Vec::new(),
@@ -229,7 +225,6 @@ impl Provisioned {
     }
 
     /// Returns the largest part of its memory that a server uses, from 0 to 1.
-    #[must_use]
     pub fn memory_used(&self) -> Option<f64> {
         let reports = self.result.as_ref()?.as_ref().ok()?;
         let parts =
@@ -284,7 +279,6 @@ impl Provisioner {
     }
 
     /// Returns what has been done.
-    #[must_use]
     pub fn provisioned(&self) -> Provisioned {
         lock(&self.state).clone()
     }
@@ -297,7 +291,6 @@ impl Drop for Provisioner {
 }
 
 /// Reports whether a sidecar with this fault misses what a provisioner sets.
-#[must_use]
 pub fn can_repair(cause: FaultCause) -> bool {
     matches!(cause, FaultCause::AuthenticationFailed | FaultCause::NotPermitted | FaultCause::FunctionMissing)
 }
@@ -362,11 +355,6 @@ fn without_memory(state: &Provisioned) -> Provisioned {
     state
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No statement that changes the value can panic halfway.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Derives the passwords of one store.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Passwords {
@@ -379,13 +367,11 @@ pub struct Passwords {
 
 impl Passwords {
     /// Derives passwords from the root secret.
-    #[must_use]
     pub fn new(root: &[u8], store: &StoreKey, epoch: i64, accepts_previous: bool) -> Self {
         Self { root: root.to_vec(), store: store.clone(), epoch, accepts_previous }
     }
 
     /// Returns the user of a namespace.
-    #[must_use]
     pub fn user(&self, namespace: &str) -> ManagedUser {
         let previous = self.accepts_previous && self.epoch > 0;
         let epochs = std::iter::once(self.epoch).chain(previous.then_some(self.epoch - 1));
@@ -420,14 +406,12 @@ impl OwnConnection {
     }
 
     /// Returns the health of the store, and the cause of a fault.
-    #[must_use]
     pub fn health(&self) -> Option<(StoreHealth, Option<FaultCause>)> {
         let (_, store) = self.0.as_ref()?;
         Some((store.health(), store.fault_cause()))
     }
 
     /// Returns whether the store evicts counters, if it can be used.
-    #[must_use]
     pub fn eviction(&self) -> Option<Eviction> {
         let (_, store) = self.0.as_ref()?;
         (store.health() == StoreHealth::Healthy).then(|| store.eviction())

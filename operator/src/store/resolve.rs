@@ -74,7 +74,6 @@ pub enum SecretProblem {
 
 impl SecretProblem {
     /// Returns the reason in the condition ResolvedRefs.
-    #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NotFound(_) => reasons::REF_NOT_FOUND,
@@ -115,14 +114,12 @@ impl StoreRules {
     }
 
     /// Reports whether no policy can refer to a store, because it has the name of the installation's.
-    #[must_use]
     pub fn is_ignored(&self, key: &StoreKey) -> bool {
         key.name == DEFAULT_STORE && *key != self.default
     }
 }
 
 /// Returns the key of the Secret that a store refers to.
-#[must_use]
 pub fn secret_of(key: &StoreKey, store: &CompiledStore) -> Option<ObjectKey> {
     store.secret.as_ref().map(|name| ObjectKey::new(&key.namespace, name))
 }
@@ -186,13 +183,11 @@ impl fmt::Display for SecretFields {
 
 impl SecretFields {
     /// Returns the fields of a Secret that has this data.
-    #[must_use]
     pub fn new(name: &str, data: BTreeMap<String, ByteString>) -> Self {
         Self { name: name.to_owned(), data }
     }
 
     /// Returns the fields of a Secret.
-    #[must_use]
     pub fn of(secret: &Content) -> Self {
         Self::new(&secret.name, secret.data.clone())
     }

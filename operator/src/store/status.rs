@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use sluice_config::message::{StoreFindings, StoreReport};
 use sluice_crds::conditions::{reasons, types};
 use sluice_crds::policy::ContentKind;
@@ -14,9 +14,10 @@ use sluice_store::redis::admin::{Problem, Role};
 use sluice_store::{Eviction, FaultCause, StoreHealth};
 
 use crate::cluster::references::grant;
+use crate::conditions::{Finding, find, plural};
 use crate::distribution::stores::SidecarReport;
 use crate::leadership::LEADER_GRACE;
-use crate::names::{ObjectKey, StoreKey};
+use crate::names::ObjectKey;
 use crate::store::managed::Provisioned;
 use crate::store::resolve::{Resolved, SECRET_TYPE, SecretProblem};
 
@@ -27,7 +28,6 @@ mod tests;
 const MAX_NAMED: usize = 3;
 
 /// Returns the status.
-#[must_use]
 pub fn status(observed: &ObservedStore<'_>, now: Timestamp) -> RateLimitStoreStatus {
     let accepted = accepted(observed);
     let resolved = resolved_refs(observed);
@@ -59,28 +59,10 @@ pub fn status(observed: &ObservedStore<'_>, now: Timestamp) -> RateLimitStoreSta
         observed_generation: Some(observed.generation),
         conditions: conditions
             .into_iter()
-            .map(|(kind, finding)| condition(observed, kind, finding, now))
+            .map(|(kind, finding)| finding.condition(kind, observed.generation, observed.before(kind), now))
             .collect(),
         sidecars: Some(sidecars),
         passwords: observed.passwords.clone(),
-    }
-}
-
-/// Returns the condition for a finding. The transition time stays the same while the condition's status does.
-fn condition(observed: &ObservedStore<'_>, kind: &str, finding: Finding, now: Timestamp) -> Condition {
-    let before = observed.previous.into_iter().flat_map(|previous| &previous.conditions);
-    let before = before.into_iter().find(|condition| condition.type_ == kind);
-    Condition {
-        last_transition_time: match before {
-            Some(before) if before.status == finding.status => before.last_transition_time.clone(),
-            // Whole seconds, because the API server stores no fractions.
-            _ => Time(Timestamp::from_second(now.as_second()).unwrap_or(now)),
-        },
-        message: finding.message,
-        observed_generation: Some(observed.generation),
-        reason: finding.reason.into(),
-        status: finding.status.into(),
-        type_: kind.into(),
     }
 }
 
@@ -176,7 +158,7 @@ fn provisioned(provisioned: &Provisioned) -> Finding {
             let users = provisioned.users.as_ref().map_or(0, BTreeMap::len);
             let message = format!(
                 "{} {} the library and the users of {users} {}.",
-                counted(reports.len(), "server"),
+                plural(reports.len(), "server"),
                 if reports.len() == 1 { "has" } else { "have" },
                 if users == 1 { "namespace" } else { "namespaces" },
             );
@@ -188,15 +170,11 @@ fn provisioned(provisioned: &Provisioned) -> Finding {
             format!(
                 "{} of {} could not be brought up to date: {}{more}",
                 problems.len(),
-                counted(reports.len(), "server"),
+                plural(reports.len(), "server"),
                 named.join(" ")
             ),
         ),
     }
-}
-
-fn counted(n: usize, noun: &str) -> String {
-    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 fn reachable(observed: &ObservedStore<'_>) -> Finding {
@@ -231,7 +209,7 @@ fn reports(observed: &ObservedStore<'_>) -> Finding {
         }
         let message = format!(
             "The operator has just started and waits for the reports of {}. This takes at most a minute.",
-            counted(usize::try_from(before.reporting).unwrap_or(all), "sidecar")
+            plural(usize::try_from(before.reporting).unwrap_or(all), "sidecar")
         );
         return Finding::new("Unknown", reasons::NO_REPORTS, message);
     }
@@ -451,9 +429,7 @@ fn with_findings(finding: Finding, observed: &ObservedStore<'_>) -> Finding {
 
 /// Returns the warning that the status has, if it is about this generation of the store.
 fn previous(observed: &ObservedStore<'_>) -> Option<Finding> {
-    let before = observed.previous?.conditions.iter().find(|condition| {
-        condition.type_ == types::REACHABLE && condition.observed_generation == Some(observed.generation)
-    })?;
+    let before = observed.was_reachable_by()?;
     let warnings = [reasons::COUNTERS_LOST, reasons::MEMORY_NEARLY_FULL, reasons::MAY_EVICT];
     let reason = warnings.into_iter().find(|reason| before.reason == *reason)?;
     Some(Finding::new("True", reason, before.message.clone()))
@@ -486,8 +462,6 @@ fn eviction<'a>(observed: &ObservedStore<'a>) -> (Eviction, Option<&'a str>) {
 
 /// Everything that the status of a store is computed from.
 pub struct ObservedStore<'a> {
-    /// Key of the store.
-    pub key: &'a StoreKey,
     /// Generation of the store.
     pub generation: i64,
     /// The store, as far as it can be used.
@@ -518,27 +492,18 @@ impl ObservedStore<'_> {
         (self.leader_for < LEADER_GRACE && is_fewer).then_some(before)
     }
 
-    /// Reports whether all sidecars could reach this generation of the store before.
-    fn was_reachable(&self) -> bool {
-        let before = self.previous.into_iter().flat_map(|previous| &previous.conditions);
-        before.into_iter().any(|condition| {
-            condition.type_ == types::REACHABLE
-                && condition.status == "True"
-                && condition.observed_generation == Some(self.generation)
-        })
+    /// Returns a condition of the previous status.
+    fn before(&self, kind: &str) -> Option<&'_ Condition> {
+        find(&self.previous?.conditions, kind)
     }
-}
 
-/// The result of one condition.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Finding {
-    pub(super) status: &'static str,
-    pub(super) reason: &'static str,
-    pub(super) message: String,
-}
+    /// Returns whether sidecars could reach this generation of the store before.
+    fn was_reachable_by(&self) -> Option<&'_ Condition> {
+        self.before(types::REACHABLE).filter(|before| before.observed_generation == Some(self.generation))
+    }
 
-impl Finding {
-    pub(super) fn new(status: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { status, reason, message: message.into() }
+    /// Reports whether all sidecars could.
+    fn was_reachable(&self) -> bool {
+        self.was_reachable_by().is_some_and(|before| before.status == "True")
     }
 }

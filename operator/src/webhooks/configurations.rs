@@ -44,7 +44,6 @@ struct Hook<'a> {
 
 impl Configurations {
     /// Returns what keeps the API server from calling the webhook as it must, or `None` if nothing does.
-    #[must_use]
     pub fn problem(&self, name: &str, service: &WebhookService) -> Option<String> {
         let missing = |kind: &str| {
             format!(
@@ -99,7 +98,6 @@ impl Configurations {
     }
 
     /// Returns the names of the namespaces whose pods never get a sidecar.
-    #[must_use]
     pub fn excluded(&self) -> BTreeSet<String> {
         let mut excluded: Option<BTreeSet<String>> = None;
         for hook in self.injecting().unwrap_or_default() {
@@ -119,7 +117,6 @@ impl Configurations {
     }
 
     /// Reports whether all webhooks have this authority.
-    #[must_use]
     pub fn trust(&self, authority: &str) -> bool {
         let hooks = self.injecting().into_iter().chain(self.reviewing()).flatten();
         let expected = ByteString(authority.as_bytes().to_vec());

@@ -1,7 +1,7 @@
 //! Keeps the operator's authority in the webhook configurations, and finds out whether the API server calls the webhook.
 //! Only the leader does.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -9,16 +9,15 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
-use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{Api, PostParams};
-use kube::runtime::events::{Event, EventType};
 use kube::runtime::watcher;
 use sluice_host::logging::told;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::cluster::watch::{Change, follow};
-use crate::events::{Events, Regarding, Reported};
+use crate::events::{Events, Regarding, Reported, object, warning};
+use crate::locks::lock;
 use crate::metrics::Metrics;
 use crate::webhooks::configurations::{Configurations, WebhookService};
 use crate::webhooks::path::{WebhookPath, offer_invalid};
@@ -68,18 +67,14 @@ struct WatchedConfigurations {
 
 impl Watched {
     fn change(&self, change: impl FnOnce(&mut WatchedConfigurations)) {
-        change(&mut self.lock());
+        change(&mut lock(&self.state));
         self.changed.notify_one();
     }
 
     /// Returns the configurations, once both have been read.
     fn read(&self) -> Option<Configurations> {
-        let state = self.lock();
+        let state = lock(&self.state);
         (state.has_mutating && state.has_validating).then(|| state.configurations.clone())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, WatchedConfigurations> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -207,19 +202,9 @@ impl Webhooks {
             self.name, self.name
         );
         tracing::warn!("{note}");
-        let object = ObjectReference {
-            api_version: Some("admissionregistration.k8s.io/v1".to_owned()),
-            kind: Some("MutatingWebhookConfiguration".to_owned()),
-            name: Some(self.name.clone()),
-            ..ObjectReference::default()
-        };
-        let event = Event {
-            type_: EventType::Warning,
-            reason: "CABundleChanged".to_owned(),
-            note: Some(note),
-            action: "Restore".to_owned(),
-            secondary: None,
-        };
+        let kind = "MutatingWebhookConfiguration";
+        let object = object("admissionregistration.k8s.io/v1", kind, None, &self.name, None);
+        let event = warning("CABundleChanged", note, "Restore");
         self.events.report(Reported { regarding: Regarding::Object(object), event });
     }
 

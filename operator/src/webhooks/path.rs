@@ -25,7 +25,6 @@ struct PathState {
 
 impl WebhookPath {
     /// Returns why the API server does not call the webhook, or `None` if it does, as far as is known.
-    #[must_use]
     pub fn problem(&self) -> Option<String> {
         let state = self.0.borrow();
         state.configured.clone().or_else(|| {
@@ -42,7 +41,6 @@ impl WebhookPath {
     }
 
     /// Reports whether the pods of a namespace never get a sidecar.
-    #[must_use]
     pub fn excludes(&self, namespace: &str) -> bool {
         self.0.borrow().excluded.contains(namespace)
     }
@@ -102,7 +100,6 @@ const CANNOT_CALL: &str = "failed calling webhook";
 
 impl NotCalled {
     /// Reports whether it is certain. Somebody else may deny the policy first, or the API server may not be reached.
-    #[must_use]
     pub fn is_certain(&self) -> bool {
         match self {
             Self::Accepted => true,

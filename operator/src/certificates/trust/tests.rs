@@ -6,6 +6,7 @@ use kube::client::Body;
 use serde_json::json;
 
 use super::*;
+use crate::names::ObjectKey;
 
 /// A namespace with its ConfigMap.
 fn map(authority: &str) -> ConfigMap {
@@ -53,7 +54,7 @@ async fn an_authority_is_written_once_though_the_watch_is_late() {
     assert_eq!(published(&maps, |_| {}).await, 0);
     maps.observe(Change::Applied(map("theirs")));
     assert_eq!(published(&maps, |_| {}).await, 1);
-    maps.observe(Change::Deleted { namespace: "shop".into(), name: CONFIG_MAP.into(), uid: String::new() });
+    maps.observe(Change::Deleted { key: ObjectKey::new("shop", CONFIG_MAP), uid: String::new() });
     assert_eq!(published(&maps, |_| {}).await, 1);
     maps.observe(Change::Listed);
     assert_eq!(published(&maps, |_| {}).await, 1, "it may have been deleted while nothing was watched");

@@ -139,7 +139,6 @@ pub struct HostPort {
 
 impl PodFacts {
     /// The facts about a pod that enforces policies without a sidecar.
-    #[must_use]
     pub fn of_service() -> Self {
         Self {
             injected: true,
@@ -154,7 +153,6 @@ impl PodFacts {
     }
 
     /// Reads the facts from a pod. Without a sidecar, it is looked at as a new pod in its namespace.
-    #[must_use]
     pub fn read(pod: &core::Pod, config: &InjectConfig, bounds: &Bounds) -> Self {
         let none = core::PodSpec::default();
         let spec = pod.spec.as_ref().unwrap_or(&none);

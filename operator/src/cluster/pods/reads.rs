@@ -3,11 +3,12 @@
 //! it wait for that read.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::cluster::pods::pod::Pod;
+use crate::locks::lock;
 
 /// The reads that have not ended.
 #[derive(Clone, Default)]
@@ -29,7 +30,7 @@ pub(super) struct EarlyRead {
 impl EarlyReads {
     pub(super) fn begin(&self, namespace: &str, name: &str) -> EarlyRead {
         let pod = (namespace.to_owned(), name.to_owned());
-        *self.lock().entry(pod.clone()).or_default() += 1;
+        *lock(&self.0.reads).entry(pod.clone()).or_default() += 1;
         EarlyRead { reads: self.clone(), pod }
     }
 
@@ -38,7 +39,7 @@ impl EarlyReads {
         loop {
             let ended = self.0.ended.notified();
             let is_read = {
-                let reads = self.lock();
+                let reads = lock(&self.0.reads);
                 let is_read = |pod: &Arc<Pod>| reads.contains_key(&(pod.namespace.clone(), pod.name.clone()));
                 !reads.is_empty() && pods.clone().any(is_read)
             };
@@ -48,15 +49,11 @@ impl EarlyReads {
             ended.await;
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, String), usize>> {
-        self.0.reads.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for EarlyRead {
     fn drop(&mut self) {
-        let mut reads = self.reads.lock();
+        let mut reads = lock(&self.reads.0.reads);
         if let Some(count) = reads.get_mut(&self.pod) {
             *count -= 1;
             if *count == 0 {
@@ -91,7 +88,7 @@ pub(super) struct Caller {
 impl Reading {
     /// Joins those who wait for pods of a namespace.
     pub(super) fn join<'a>(&self, namespace: &str, pods: impl Iterator<Item = &'a Arc<Pod>>) -> Caller {
-        let mut all = self.lock();
+        let mut all = lock(&self.0);
         let waiting = all.entry(namespace.to_owned()).or_insert_with(|| WaitingForPods {
             turn: Arc::new(Semaphore::new(1)),
             pods: BTreeMap::new(),
@@ -100,10 +97,6 @@ impl Reading {
         waiting.callers += 1;
         waiting.pods.extend(pods.map(|pod| (pod.uid.clone(), pod.clone())));
         Caller { reading: self.clone(), namespace: namespace.to_owned(), turn: waiting.turn.clone() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, WaitingForPods>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -115,7 +108,7 @@ impl Caller {
 
     /// Takes the pods that all who wait now need. The next caller finds those that are needed from now on.
     pub(super) fn take(&self) -> Vec<Arc<Pod>> {
-        let mut all = self.reading.lock();
+        let mut all = lock(&self.reading.0);
         let pods = all.get_mut(&self.namespace).map(|waiting| std::mem::take(&mut waiting.pods));
         pods.unwrap_or_default().into_values().collect()
     }
@@ -123,7 +116,7 @@ impl Caller {
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        let mut all = self.reading.lock();
+        let mut all = lock(&self.reading.0);
         if let Some(waiting) = all.get_mut(&self.namespace) {
             waiting.callers -= 1;
             if waiting.callers == 0 {
@@ -163,6 +156,6 @@ mod tests {
         assert!(!waiting.is_finished());
         drop(second);
         waiting.await.unwrap();
-        assert!(reads.lock().is_empty());
+        assert!(lock(&reads.0.reads).is_empty());
     }
 }

@@ -22,9 +22,9 @@ async fn changes(events: Vec<Result<Event<ConfigMap>>>) -> Vec<String> {
     follow(futures::stream::iter(events), |change| {
         changes.push(match change {
             Change::Applied(object) => format!("+{}/{}", object.name_any(), object.uid().unwrap()),
-            Change::Deleted { namespace, name, uid } => {
-                assert_eq!(namespace, "n");
-                format!("-{name}/{uid}")
+            Change::Deleted { key, uid } => {
+                assert_eq!(key.namespace, "n");
+                format!("-{}/{uid}", key.name)
             }
             Change::Listed => "listed".into(),
         });

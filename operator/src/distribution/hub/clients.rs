@@ -144,7 +144,6 @@ impl HubState {
 
 impl Hub {
     /// Returns what is notified when a pod reports about a reset.
-    #[must_use]
     pub fn reset_reports_changed(&self) -> Arc<Notify> {
         self.reset_reports.clone()
     }
@@ -225,7 +224,6 @@ fn is_shadow(policy: &DistributedPolicy, limit: &str, installation: Mode) -> boo
 
 impl Hub {
     /// Returns how many clients each limit in Shadow would have denied in the last minutes, over all pods.
-    #[must_use]
     pub fn shadow_denied(&self) -> BTreeMap<LimitKey, u64> {
         let (mut state, now) = (self.lock(), Instant::now());
         let HubState { shadow_denied, policies, mode, .. } = &mut *state;

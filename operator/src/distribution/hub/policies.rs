@@ -65,7 +65,6 @@ impl Hub {
     }
 
     /// Reports whether a policy is published, and not only for pods without a version of it.
-    #[must_use]
     pub fn has_whole(&self, uid: &str) -> bool {
         let state = self.lock();
         state.policies.get(uid).is_some_and(|policy| policy.published.is_some() && !policy.is_fallback)
@@ -73,7 +72,6 @@ impl Hub {
 
     /// Returns content that a policy of the session's pod refers to, or did before its last change. No pod receives that of
     /// others.
-    #[must_use]
     pub fn blob(&self, session: &str, hash: &BlobHash) -> Option<Bytes> {
         let state = self.lock();
         let session = state.sessions.get(state.names.get(session)?).filter(|session| !session.ended)?;
@@ -136,7 +134,6 @@ impl Hub {
     }
 
     /// Returns the policies of a namespace that select pods with some of these labels.
-    #[must_use]
     pub fn selecting(&self, namespace: &str, labels: &[&BTreeMap<String, String>]) -> Vec<PolicyKey> {
         let state = self.lock();
         let policies = state.policies.in_namespace(namespace).map(|(_, policy)| policy);
@@ -145,7 +142,6 @@ impl Hub {
     }
 
     /// Returns the policies that the service enforces.
-    #[must_use]
     pub fn enforced_by_service(&self) -> Vec<PolicyKey> {
         let state = self.lock();
         let policies = state.policies.values().filter(|policy| policy.enforced_by.service);
@@ -153,14 +149,12 @@ impl Hub {
     }
 
     /// Reports whether the service enforces the last valid edit of a policy.
-    #[must_use]
     pub fn is_enforced_by_service(&self, uid: &str) -> bool {
         let state = self.lock();
         state.policies.get(uid).is_some_and(|policy| policy.published.is_some() && policy.enforced_by.service)
     }
 
     /// Returns the selector of the last valid edit of a policy.
-    #[must_use]
     pub fn selector(&self, uid: &str) -> Option<PodSelector> {
         let state = self.lock();
         let policy = state.policies.get(uid).filter(|policy| policy.published.is_some())?;
@@ -168,13 +162,11 @@ impl Hub {
     }
 
     /// Reports whether a policy is held back until its replicas are known.
-    #[must_use]
     pub fn awaits_replicas(&self, uid: &str) -> bool {
         self.lock().policies.get(uid).is_some_and(|policy| policy.replicas.held_until().is_some())
     }
 
     /// Returns the pods of the last valid edit of a policy, as the policy says it.
-    #[must_use]
     pub fn pods(&self, uid: &str) -> Option<PodSelection> {
         self.lock().policies.get(uid)?.pods.clone()
     }

@@ -114,7 +114,6 @@ impl Hub {
     }
 
     /// Reports whether there is a session of this name.
-    #[must_use]
     pub fn has_session(&self, name: &str) -> bool {
         self.lock().names.contains_key(name)
     }
@@ -180,7 +179,6 @@ impl Hub {
     }
 
     /// Returns what pods have reported last about this edit of a policy and about a store, which has a namespace and a name.
-    #[must_use]
     pub fn reported<'a>(
         &self,
         pods: impl Iterator<Item = &'a str>,
@@ -215,7 +213,6 @@ impl Hub {
     }
 
     /// Returns the namespaces of the pods that have sessions.
-    #[must_use]
     pub fn namespaces_with_sessions(&self) -> BTreeSet<String> {
         let state = self.lock();
         let of_service = state.sessions.in_namespace(ALL_NAMESPACES);
@@ -225,13 +222,11 @@ impl Hub {
     }
 
     /// Returns the number of sessions, including recently ended ones.
-    #[must_use]
     pub fn session_count(&self) -> usize {
         self.lock().sessions.len()
     }
 
     /// Returns what wakes the session of a pod, or `None` if it has none.
-    #[must_use]
     pub(in crate::distribution) fn wakeup(&self, pod_uid: &str) -> Option<Arc<Wakeup>> {
         self.lock().sessions.get(pod_uid).map(|session| session.wakeup.clone())
     }
@@ -270,7 +265,6 @@ pub struct DesiredPolicies {
 
 impl Hub {
     /// Returns the desired state of a pod, or `None` if the pod has no session.
-    #[must_use]
     pub fn desired(&self, pod_uid: &str, with_policies: bool) -> Option<Desired> {
         let state = self.lock();
         let session = state.sessions.get(pod_uid)?;

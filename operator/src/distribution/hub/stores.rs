@@ -38,7 +38,6 @@ impl HubState {
 impl Hub {
     /// Returns the namespaces with policies that count in the store of the installation, if `store` is `None`, or in a
     /// store of a namespace.
-    #[must_use]
     pub fn namespaces_of_store(&self, store: Option<&StoreKey>) -> BTreeSet<String> {
         let state = self.lock();
         let uses = |policy: &&DistributedPolicy| match store {
@@ -85,26 +84,22 @@ impl Hub {
 
     /// Reports whether all policies of the first list have been published, so that it is known which namespaces use which
     /// store.
-    #[must_use]
     pub fn has_policies(&self) -> bool {
         self.readiness.borrow().policies
     }
 
     /// Reports whether the stores are known.
-    #[must_use]
     pub fn has_stores(&self) -> bool {
         self.readiness.borrow().stores
     }
 
     /// Returns what is notified when reports about stores may have changed.
-    #[must_use]
     pub fn store_reports_changed(&self) -> Arc<Notify> {
         self.store_reports.clone()
     }
 
     /// Returns the reports of all connected sidecars about the store of the installation, if `store` is `None`, or about
     /// a store of a namespace.
-    #[must_use]
     pub fn store_reports(&self, store: Option<&StoreKey>) -> Vec<SidecarReport> {
         let state = self.lock();
         let sessions = state.sessions.values().filter(|session| session.counts());

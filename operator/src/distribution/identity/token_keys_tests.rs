@@ -33,7 +33,7 @@ fn keys(jwk: &Value) -> Keys {
 /// Returns keys that have been fetched.
 pub(in crate::distribution) fn token_keys(client: kube::Client, signer: &Signer) -> ApiServerKeys {
     let token_keys = ApiServerKeys::new(client);
-    token_keys.lock().keys = Some((Arc::new(keys(&signer.jwk)), Instant::now()));
+    crate::locks::lock(&token_keys.state).keys = Some((Arc::new(keys(&signer.jwk)), Instant::now()));
     token_keys
 }
 

@@ -35,7 +35,10 @@ fn a_pending_pod_says_what_it_waits_for() {
 fn only_a_replica_failure_says_why_a_workload_has_no_pods() {
     let words = "pods \"web-7\" is forbidden: exceeded quota: q.";
     let shown = "pods \"web-7\" is forbidden: exceeded quota: q".to_owned();
-    assert_eq!(failure("ReplicaFailure", "True", Some(words)), Some(shown));
-    assert_eq!(failure("ReplicaFailure", "False", Some(words)), None);
-    assert_eq!(failure("Available", "False", Some(words)), None);
+    let conditions = |kind: &str, status: &str| {
+        vec![serde_json::from_value(json!({"type": kind, "status": status, "message": words})).unwrap()]
+    };
+    assert_eq!(failure(&conditions("ReplicaFailure", "True")), Some(shown));
+    assert_eq!(failure(&conditions("ReplicaFailure", "False")), None);
+    assert_eq!(failure(&conditions("Available", "False")), None);
 }

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Mutex;
 
@@ -18,7 +19,7 @@ use crate::events::Events;
 use crate::injection::inject::tests::config;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
-use crate::reconcile::context::{Home, Injection, Listed};
+use crate::reconcile::context::{Home, Injection};
 use crate::reconcile::pace::SETTLE;
 use crate::reconcile::validate::{RECONCILES, compile};
 
@@ -75,17 +76,14 @@ impl Controller {
     }
 
     fn listed(self) -> Self {
-        self.context.listed.send_modify(|listed| {
-            *listed = Listed {
-                pods: true,
-                services: true,
-                inference_pools: true,
-                endpoint_slices: true,
-                network_policies: true,
-                namespaces: true,
-                stores: true,
-            };
-        });
+        let context = &self.context;
+        context.pods.listed.set();
+        context.services.listed.set();
+        context.inference_pools.listed.set();
+        context.endpoint_slices.listed.set();
+        context.network_policies.listed.set();
+        context.namespaces.listed.set();
+        context.stores.send_replace(Some(BTreeMap::new()));
         self
     }
 

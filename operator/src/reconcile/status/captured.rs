@@ -13,11 +13,11 @@ use sluice_crds::INJECT_LABEL;
 use sluice_crds::conditions::{reasons, types};
 
 use crate::cluster::pods::pod::Pod;
+use crate::conditions::Finding;
 use crate::events::pods::{Unlimited, UnlimitedPod};
 use crate::injection::decide::Skip;
 use crate::reconcile::facts::{CountedPod, Facts, Observed, Outcome, label_set, unique_by};
 use crate::reconcile::status::captured::routes::{Bypass, BypassKind};
-use crate::reconcile::status::finding::Finding;
 use crate::reconcile::status::text::{self, list, sentences};
 
 mod routes;
@@ -36,9 +36,9 @@ pub(super) fn captured(observed: &Observed<'_>) -> Finding {
     match (sidecars, service) {
         (Some(sidecars), Some(service)) if sidecars.status == "True" => {
             let message = format!("{} {}", sidecars.message, service.message);
-            Finding { message, ..service }.or_before(observed, types::CAPTURED, &REPORTED)
+            observed.or_before(Finding { message, ..service }, types::CAPTURED, &REPORTED)
         }
-        (None, Some(service)) => service.or_before(observed, types::CAPTURED, &REPORTED),
+        (None, Some(service)) => observed.or_before(service, types::CAPTURED, &REPORTED),
         (Some(found), _) => found,
         // Something enforces each policy.
         (None, None) => by_sidecars(observed),

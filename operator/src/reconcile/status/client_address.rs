@@ -9,9 +9,9 @@ use sluice_config::client_address::AddressHeader;
 use sluice_config::policy::CompiledLimit;
 use sluice_crds::conditions::{reasons, types};
 
+use crate::conditions::Finding;
 use crate::distribution::session::Confirmation;
 use crate::reconcile::facts::{Observed, Outcome};
-use crate::reconcile::status::finding::Finding;
 use crate::reconcile::status::text::{MAX_NAMED, list, part_of};
 
 #[cfg(test)]
@@ -35,7 +35,7 @@ pub(super) fn client_address(observed: &Observed<'_>) -> Option<Finding> {
     if !policy.limits.iter().any(depends) {
         return None;
     }
-    Some(by_reports(observed, policy).or_before(observed, types::CLIENT_ADDRESS, &REPORTED))
+    Some(observed.or_before(by_reports(observed, policy), types::CLIENT_ADDRESS, &REPORTED))
 }
 
 fn by_reports(observed: &Observed<'_>, policy: &CompiledPolicy) -> Finding {

@@ -7,14 +7,14 @@ use sluice_crds::conditions::{reasons, types};
 use sluice_crds::{INJECT_LABEL, SERVICE_LABEL};
 
 use crate::cluster::pods::pod::Pod;
+use crate::conditions::{Finding, plural};
 use crate::distribution::session::Confirmation;
 use crate::injection::decide::{Skip, is_opted_out};
 use crate::leadership::LEADER_GRACE;
 use crate::names::ServiceAccount;
 use crate::reconcile::dereference::SelectedPods;
 use crate::reconcile::facts::{CountedPod, NamespaceInjection, Observed, Outcome, PENDING};
-use crate::reconcile::status::finding::Finding;
-use crate::reconcile::status::text::{add_sidecars, list, part_of, plural};
+use crate::reconcile::status::text::{add_sidecars, list, part_of};
 
 #[cfg(test)]
 mod tests;

@@ -9,9 +9,9 @@ use sluice_config::message::PolicyFindings;
 use sluice_config::policy::{CompiledLimit, Mode};
 use sluice_crds::conditions::reasons;
 
+use crate::conditions::{Finding, plural};
 use crate::reconcile::facts::{CountedPod, Observed, Outcome};
-use crate::reconcile::status::finding::Finding;
-use crate::reconcile::status::text::{list, part_of, plural};
+use crate::reconcile::status::text::{list, part_of};
 
 #[cfg(test)]
 mod ready_tests;

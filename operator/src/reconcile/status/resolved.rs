@@ -5,10 +5,10 @@ use sluice_crds::conditions::{reasons, types};
 use sluice_crds::policy::TargetKind;
 use sluice_crds::violation::Kind;
 
+use crate::conditions::Finding;
 use crate::reconcile::contents::Problem;
 use crate::reconcile::dereference::SelectedPods;
 use crate::reconcile::facts::{Observed, Outcome, StoreFact};
-use crate::reconcile::status::finding::Finding;
 use crate::reconcile::status::text::{list, part_of, sentences};
 use crate::store::resolve::Resolved;
 

@@ -7,10 +7,10 @@ use sluice_config::policy::{DEFAULT_STORE, LimitKind};
 use sluice_crds::conditions::{reasons, types};
 use sluice_store::FaultCause;
 
+use crate::conditions::{Finding, plural};
 use crate::names::PolicyKey;
 use crate::reconcile::facts::{Observed, Outcome};
-use crate::reconcile::status::finding::Finding;
-use crate::reconcile::status::text::{list, part_of, plural};
+use crate::reconcile::status::text::{list, part_of};
 
 /// Results that the reports of sidecars can have.
 const REPORTED: [(&str, &str); 5] = [
@@ -28,7 +28,7 @@ pub(super) fn store_healthy(observed: &Observed<'_>) -> Finding {
     {
         return Finding::new("True", reasons::HEALTHY, "The policy counts in its pods and needs no store.");
     }
-    by_reports(observed).or_before(observed, types::STORE_HEALTHY, &REPORTED)
+    observed.or_before(by_reports(observed), types::STORE_HEALTHY, &REPORTED)
 }
 
 fn by_reports(observed: &Observed<'_>) -> Finding {

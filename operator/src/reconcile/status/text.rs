@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use sluice_crds::{BYPASS_ANNOTATION, IGNORE_BYPASS, INJECT_LABEL, INJECTION_LABEL};
 
 use crate::cluster::pods::pod::Pod;
+use crate::conditions::plural;
 use crate::reconcile::facts::Observed;
 
 /// Maximum number of pods, Services, commands or violations that a message names.
@@ -43,11 +44,6 @@ pub(super) fn sentences<'a>(texts: impl ExactSizeIterator<Item = &'a str>) -> St
         text.push_str(next);
     }
     text
-}
-
-/// Returns `1 pod` or `2 pods`.
-pub(super) fn plural(n: usize, noun: &str) -> String {
-    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 /// Returns `1 of 1 pod has` or `1 of 2 pods have`, with the verb in the number of `part`.

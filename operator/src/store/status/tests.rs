@@ -58,7 +58,6 @@ fn status_after(
     generation: i64,
 ) -> RateLimitStoreStatus {
     let observed = ObservedStore {
-        key: &key(),
         generation,
         resolved,
         operator_namespace: "sluice-system",
@@ -271,7 +270,6 @@ fn a_managed_store_is_looked_at_by_its_administrator() {
     let reachable = |server: ServerReport| {
         let provisioned = Provisioned { users: Some(BTreeMap::new()), result: Some(Ok(vec![server])) };
         let observed = ObservedStore {
-            key: &key(),
             generation: 1,
             resolved: &resolved,
             operator_namespace: "sluice-system",

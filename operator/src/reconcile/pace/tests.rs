@@ -1,3 +1,5 @@
+use serde_json::json;
+
 use super::*;
 
 #[test]
@@ -40,4 +42,24 @@ fn while_events_keep_coming_it_is_computed_less_often_and_after_a_rest_as_before
         assert_eq!(pace.wait(&key, true, Some(&one), now), MAX_INTERVAL, "a new edit");
         now += wait;
     }
+}
+
+fn status(reason: &str, message: &str) -> RateLimitPolicyStatus {
+    let condition = json!({
+        "type": "Programmed", "status": "False", "reason": reason, "message": message,
+        "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1,
+    });
+    let pods = json!({"selected": 2, "injected": 2, "programmed": message.len(), "summary": message});
+    let status = json!({"observedGeneration": 1, "conditions": [condition], "pods": pods});
+    serde_json::from_value(status).unwrap()
+}
+
+#[test]
+fn only_numbers_and_texts_are_minor() {
+    let before = status("PodsUnconfirmed", "1 of 2");
+    assert!(is_minor(&before, &status("PodsUnconfirmed", "2 of 2 pods")));
+    assert!(!is_minor(&before, &status("Pending", "1 of 2")));
+    let edited = RateLimitPolicyStatus { observed_generation: Some(2), ..before.clone() };
+    let shadowed = RateLimitPolicyStatus { limits: Some("5/1h; shadowed".into()), ..before.clone() };
+    assert!(!is_minor(&before, &edited) && !is_minor(&before, &shadowed));
 }

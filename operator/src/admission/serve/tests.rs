@@ -1,17 +1,16 @@
 //! The webhook as the API server calls it, in the same process: JSON requests and JSON responses.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use serde_json::{Value, json};
-use sluice_operator::admission::serve::router;
-use sluice_operator::args::LogFormat;
-use sluice_operator::injection::config::{InjectConfig, StartupPolicy, guaranteed_resources, resources};
+use sluice_host::logging::LogFormat;
 use tower::ServiceExt as _;
+
+use super::router;
+use crate::injection::config::{InjectConfig, StartupPolicy, guaranteed_resources, resources};
 
 fn webhook() -> Router {
     let config = InjectConfig {
