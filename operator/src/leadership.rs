@@ -46,7 +46,7 @@ const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 pub struct Leadership {
     api: Api<Lease>,
     /// Holder identity of this replica.
-    identity: String,
+    pub identity: String,
 }
 
 impl Leadership {
@@ -54,11 +54,6 @@ impl Leadership {
     pub fn new(client: kube::Client, namespace: &str, pod_name: &str) -> Self {
         let identity = format!("{pod_name}_{:08x}", rand::random::<u32>());
         Self { api: Api::namespaced(client, namespace), identity }
-    }
-
-    /// Returns the holder identity of this replica.
-    pub fn identity(&self) -> &str {
-        &self.identity
     }
 
     /// Waits until this replica holds the Lease. It tries at once when the Lease changes.

@@ -53,15 +53,23 @@ pub struct Metrics {
     /// Those of the webhook's port and the admin port.
     pub ports: PortMetrics,
     admission: Family<AdmissionLabels, Counter>,
-    events: Counter,
-    denied: Counter,
-    reviewed: Counter,
-    reconciles: Counter,
-    failures: Counter,
+    /// Events sent to sidecars.
+    pub events: Counter,
+    /// Denied sessions.
+    pub denied: Counter,
+    /// Reviews of tokens of sidecars.
+    pub reviewed: Counter,
+    /// Reconciles of policies.
+    pub reconciles: Counter,
+    /// Those that have failed.
+    pub failures: Counter,
     sessions: Gauge<i64>,
-    leader: Gauge<i64>,
-    webhook_not_called: Gauge<i64>,
-    shadow: Gauge<i64>,
+    /// Whether this replica is the leader.
+    pub leader: Gauge<i64>,
+    /// Whether the API server does not call the webhook.
+    pub webhook_not_called: Gauge<i64>,
+    /// Whether the installation turns all policies to Shadow.
+    pub shadow: Gauge<i64>,
     conditions: Family<ConditionLabels, Gauge>,
     shadow_denied: Family<LimitLabels, Gauge>,
     /// The conditions of each policy that are in the metric.
@@ -152,29 +160,6 @@ impl Metrics {
         self.admission.get_or_create(&AdmissionLabels { webhook, outcome }).inc();
     }
 
-    /// Counts an event sent to a sidecar.
-    pub fn event_sent(&self) {
-        self.events.inc();
-    }
-
-    /// Counts a denied session.
-    pub fn session_denied(&self) {
-        self.denied.inc();
-    }
-
-    /// Counts a review of a sidecar's token.
-    pub fn token_reviewed(&self) {
-        self.reviewed.inc();
-    }
-
-    /// Counts a reconcile and its failure.
-    pub fn reconciled(&self, ok: bool) {
-        self.reconciles.inc();
-        if !ok {
-            self.failures.inc();
-        }
-    }
-
     /// Records the conditions of a policy; none if it is gone.
     pub fn set_conditions(&self, key: &PolicyKey, conditions: &[Condition]) {
         let labels = conditions.iter().map(|condition| ConditionLabels {
@@ -196,21 +181,6 @@ impl Metrics {
         if !labels.is_empty() {
             published.insert(key.clone(), labels);
         }
-    }
-
-    /// Records whether this replica is the leader.
-    pub fn set_leader(&self, leads: bool) {
-        self.leader.set(i64::from(leads));
-    }
-
-    /// Records whether the API server does not call the webhook.
-    pub fn set_webhook_not_called(&self, not_called: bool) {
-        self.webhook_not_called.set(i64::from(not_called));
-    }
-
-    /// Records whether the installation turns all policies to Shadow.
-    pub fn set_shadow(&self, shadow: bool) {
-        self.shadow.set(i64::from(shadow));
     }
 
     /// Returns all metrics in the OpenMetrics text format.

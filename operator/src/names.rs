@@ -37,7 +37,8 @@ impl fmt::Display for ObjectKey {
 /// Selects the pods whose labels match at least one of several selectors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodSelector {
-    alternatives: Vec<Selector>,
+    /// The selectors, of which a pod matches at least one.
+    pub alternatives: Vec<Selector>,
 }
 
 impl PodSelector {
@@ -52,11 +53,6 @@ impl PodSelector {
     /// Reports whether a pod with these labels is selected.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.alternatives.iter().any(|selector| selector.matches(labels))
-    }
-
-    /// Returns the selectors, of which a pod matches at least one.
-    pub fn alternatives(&self) -> &[Selector] {
-        &self.alternatives
     }
 }
 

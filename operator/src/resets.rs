@@ -35,7 +35,7 @@ const SETTLE: Duration = Duration::from_millis(50);
 pub struct ResetController {
     client: kube::Client,
     hub: Arc<Hub>,
-    resets: Untyped<CounterReset>,
+    resets: Untyped,
     changed: Arc<Notify>,
 }
 
@@ -51,12 +51,12 @@ struct OpenReset<'a> {
 impl ResetController {
     /// Returns a controller for the resets of the cluster.
     pub fn new(client: kube::Client, hub: Arc<Hub>) -> Self {
-        Self { client, changed: hub.reset_reports_changed(), hub, resets: Untyped::default() }
+        Self { client, changed: hub.reset_reports.clone(), hub, resets: Untyped::default() }
     }
 
     /// Carries out resets for as long as the process lives.
     pub async fn run(&self) {
-        let watching = self.resets.watch(self.client.clone(), || self.changed.notify_one());
+        let watching = self.resets.watch::<CounterReset>(self.client.clone(), || self.changed.notify_one());
         tokio::join!(watching, self.carry_out_all());
     }
 

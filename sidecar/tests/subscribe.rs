@@ -9,7 +9,7 @@ use sluice_config::PolicyHash;
 use sluice_config::message::{PolicyFindings, PolicyReport, Report, StoreReport};
 use sluice_engine::session::Subscriber;
 use sluice_sidecar::Sidecar;
-use sluice_store::FaultCause;
+use sluice_store::{FaultCause, StoreFault};
 
 use crate::support::operator::{Operator, message};
 use crate::support::*;
@@ -69,8 +69,8 @@ fn is_healthy(report: &Report) -> bool {
     matches!(report.stores["default"], StoreReport::Healthy(_))
 }
 
-fn failing(fault: &str, cause: Option<FaultCause>) -> StoreReport {
-    StoreReport::Failing { fault: fault.into(), cause }
+fn failing(fault: StoreFault, cause: Option<FaultCause>) -> StoreReport {
+    StoreReport::Failing { fault, cause }
 }
 
 fn applied(json: &str) -> PolicyReport {
@@ -268,7 +268,7 @@ async fn new_credentials_change_the_store_and_equal_ones_keep_it() {
     session.event("credentials", "5", &redis_credentials(gone));
     loop {
         let report = test.operator.report().await;
-        if report.stores["default"] == failing("unreachable", Some(FaultCause::ConnectionRefused)) {
+        if report.stores["default"] == failing(StoreFault::Unreachable, Some(FaultCause::ConnectionRefused)) {
             break;
         }
     }
@@ -276,7 +276,7 @@ async fn new_credentials_change_the_store_and_equal_ones_keep_it() {
     assert_eq!((response.status, response.header("x-sluice-store-failure")), (200, "unreachable"));
     session.event("credentials", "6", &serde_json::json!({"version": 1}));
     let report = test.operator.report().await;
-    assert_eq!(report.stores["default"], failing("unconfigured", None));
+    assert_eq!(report.stores["default"], failing(StoreFault::Unconfigured, None));
 }
 
 #[tokio::test]
@@ -289,7 +289,7 @@ async fn policies_apply_without_access_to_the_store_that_the_sidecar_understands
     session.event("credentials", "2", &unknown);
     let report = test.operator.report().await;
     assert_eq!(report.policies["uid-a"], applied(&json("a", 10)));
-    assert_eq!(report.stores["default"], failing("unconfigured", None));
+    assert_eq!(report.stores["default"], failing(StoreFault::Unconfigured, None));
     session.credentials("3");
     assert!(is_healthy(&test.operator.report().await));
     // The access from before stays.

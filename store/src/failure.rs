@@ -1,5 +1,7 @@
 //! Errors of a store, and its health.
 
+use serde::{Deserialize, Serialize};
+
 /// The reason why a check has no result. The caller then applies its policy's `onStoreFailure`. The store
 /// charges nothing for such a check as far as it can prevent it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,7 +42,8 @@ impl StoreError {
 }
 
 /// A kind of store failure. There are few and their names are fixed, so that they can label metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "kebab-case")]
 pub enum StoreFault {
     /// There is no connection: it was refused or reset, or the host name does not resolve.
     #[error("it cannot be reached")]
@@ -63,6 +66,10 @@ pub enum StoreFault {
     /// No store is configured, or its configuration cannot be used.
     #[error("no usable store is configured")]
     Unconfigured,
+    /// A fault that a report names and this version does not know.
+    #[error("it has a fault of an unknown kind")]
+    #[serde(other)]
+    Unknown,
 }
 
 impl StoreFault {
@@ -77,6 +84,7 @@ impl StoreFault {
             Self::Nonsense => "nonsense",
             Self::WrongType => "wrong-type",
             Self::Unconfigured => "unconfigured",
+            Self::Unknown => "unknown",
         }
     }
 }

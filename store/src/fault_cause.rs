@@ -199,5 +199,6 @@ mod tests {
             assert_eq!(serde_json::from_str::<FaultCause>(&json).unwrap(), cause);
         }
         assert_eq!(serde_json::from_str::<FaultCause>("\"later\"").unwrap(), FaultCause::Unknown);
+        assert_eq!(serde_json::from_str::<StoreFault>("\"later\"").unwrap(), StoreFault::Unknown);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
-use sluice_store::{Eviction, FaultCause};
+use sluice_store::{Eviction, FaultCause, StoreFault};
 
 use crate::client_address::AddressHeader;
 use crate::message::resets::{ResetReport, ResetUid};
@@ -120,8 +120,8 @@ pub enum StoreReport {
     Healthy(StoreFindings),
     /// The store does not respond or cannot be used.
     Failing {
-        /// Kind of failure: `unreachable`, `slow`, `refused`, `read-only`, `nonsense`, `wrong-type` or `unconfigured`.
-        fault: String,
+        /// Kind of failure.
+        fault: StoreFault,
         /// Cause of the failure, if it is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<FaultCause>,

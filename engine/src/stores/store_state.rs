@@ -20,13 +20,9 @@ impl StoreState {
     pub fn report(self) -> StoreReport {
         match self {
             Self::Unchosen | Self::Is(StoreHealth::Starting, ..) => StoreReport::Unknown,
-            Self::Unconfigured => failing(StoreFault::Unconfigured, None),
+            Self::Unconfigured => StoreReport::Failing { fault: StoreFault::Unconfigured, cause: None },
             Self::Is(StoreHealth::Healthy, _, findings) => StoreReport::Healthy(findings),
-            Self::Is(StoreHealth::Failing(fault), cause, _) => failing(fault, cause),
+            Self::Is(StoreHealth::Failing(fault), cause, _) => StoreReport::Failing { fault, cause },
         }
     }
-}
-
-fn failing(fault: StoreFault, cause: Option<FaultCause>) -> StoreReport {
-    StoreReport::Failing { fault: fault.as_str().into(), cause }
 }

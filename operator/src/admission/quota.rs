@@ -45,32 +45,15 @@ fn likely_labels(selector: &Selector) -> BTreeMap<String, String> {
     selector.clone().into_iter().filter_map(value).collect()
 }
 
-/// The parts of a policy that grow by an edit, and so are checked. A new policy grows in all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Growth {
-    limits: bool,
-    enforced_for_all: bool,
-    for_all: bool,
-    bytes: bool,
-}
+/// The parts of a policy that a quota bounds.
+const PARTS: [fn(&Usage) -> usize; 4] =
+    [|usage| usage.limits, |usage| usage.enforced_for_all, Usage::for_all, |usage| usage.bytes];
 
-impl Growth {
-    const ALL: Self = Self { limits: true, enforced_for_all: true, for_all: true, bytes: true };
-
-    fn new(old: Option<&Usage>, new: &Usage) -> Self {
-        // With other pods, the policy is new for some pods.
-        let same = old.filter(|old| old.pods == new.pods && old.by_service == new.by_service);
-        same.map_or(Self::ALL, |old| Self {
-            limits: new.limits > old.limits,
-            enforced_for_all: new.enforced_for_all > old.enforced_for_all,
-            for_all: new.for_all() > old.for_all(),
-            bytes: new.bytes > old.bytes,
-        })
-    }
-
-    fn is_any(self) -> bool {
-        self.limits || self.enforced_for_all || self.for_all || self.bytes
-    }
+/// Reports which of these parts grow by an edit, and so are checked. A new policy grows in all.
+fn growth(old: Option<&Usage>, new: &Usage) -> [bool; 4] {
+    // With other pods, the policy is new for some pods.
+    let same = old.filter(|old| old.pods == new.pods && old.by_service == new.by_service);
+    PARTS.map(|part| same.is_none_or(|old| part(new) > part(old)))
 }
 
 impl Quotas {
@@ -85,8 +68,8 @@ impl Quotas {
         let new_usage = Usage::new(new);
         let is_update = old.is_some();
         let old_usage = old.and_then(|old| compile(&old, installation).ok()).map(|old| Usage::new(&old));
-        let growth = Growth::new(old_usage.as_ref(), &new_usage);
-        if !growth.is_any() {
+        let growth = growth(old_usage.as_ref(), &new_usage);
+        if growth == [false; 4] {
             return None;
         }
         // Anyone who reaches the webhook can ask for this. Who must wait is not admitted unchecked.
@@ -107,7 +90,7 @@ impl Quotas {
         &self,
         new: &Usage,
         is_update: bool,
-        growth: Growth,
+        growth: [bool; 4],
         namespace: &Namespace,
     ) -> Option<String> {
         let max = self.max_policies_per_namespace as usize;
@@ -115,7 +98,7 @@ impl Quotas {
         if !is_update && others >= max {
             return Some(format!("the namespace has {others} policies, and the quota is {max}"));
         }
-        let likely: Vec<_> = namespace.selector.alternatives().iter().map(likely_labels).collect();
+        let likely: Vec<_> = namespace.selector.alternatives.iter().map(likely_labels).collect();
         let mut pods = namespace.pods.iter().chain(&likely);
         let by_labels = pods.find_map(|labels| {
             self.exceeded_by_pod(
@@ -147,7 +130,7 @@ impl Quotas {
     fn exceeded_by_pod(
         &self,
         new: &Usage,
-        growth: Growth,
+        growth: [bool; 4],
         selects: impl Fn(&Usage, &PodSelector) -> bool,
         namespace: &Namespace,
         of: impl Fn(&Usage) -> String,
@@ -155,9 +138,9 @@ impl Quotas {
         let others = namespace.usages.iter().filter(|(usage, _)| usage.name != new.name);
         let others = others.filter(|(usage, selector)| selects(usage, selector)).map(|(usage, _)| usage);
         let all: Vec<_> = others.chain([new]).collect();
-        let sum = |part: fn(&Usage) -> usize| all.iter().map(|usage| part(usage)).sum::<usize>();
-        let (limits, bytes) = (sum(|usage| usage.limits), sum(|usage| usage.bytes));
-        let (enforced_for_all, for_all) = (sum(|usage| usage.enforced_for_all), sum(Usage::for_all));
+        let [limits, enforced_for_all, for_all, bytes] =
+            PARTS.map(|part| all.iter().map(|usage| part(usage)).sum::<usize>());
+        let [more_limits, more_enforced, more_for_all, more_bytes] = growth;
         let (max, max_bytes) = (self.max_limits_per_pod as usize, self.max_bytes_per_pod as usize);
         // The labels of pods are not for everyone to see, but the caller knows the policy.
         let of_pods = || {
@@ -165,23 +148,23 @@ impl Quotas {
                 if all.len() == 1 { "1 policy".to_owned() } else { format!("{} policies", all.len()) };
             format!("{} would have {policies}", of(new))
         };
-        if growth.enforced_for_all && enforced_for_all > MAX_COUNTERS {
+        if more_enforced && enforced_for_all > MAX_COUNTERS {
             return Some(format!(
                 "{} with {enforced_for_all} limits for every request, and a request can meet {MAX_COUNTERS}",
                 of_pods()
             ));
         }
-        if growth.for_all && for_all > 2 * MAX_COUNTERS {
+        if more_for_all && for_all > 2 * MAX_COUNTERS {
             let max = 2 * MAX_COUNTERS;
             return Some(format!(
                 "{} with {for_all} limits for every request, those in Shadow included, and a request can meet {max}",
                 of_pods()
             ));
         }
-        if growth.limits && limits > max {
+        if more_limits && limits > max {
             return Some(format!("{} with {limits} limits, and the quota is {max}", of_pods()));
         }
-        (growth.bytes && bytes > max_bytes)
+        (more_bytes && bytes > max_bytes)
             .then(|| format!("{} of {bytes} bytes, and the quota is {max_bytes}", of_pods()))
     }
 }
@@ -255,7 +238,6 @@ const MAX_PODS: u32 = 500;
 const MAX_CONCURRENT: usize = 8;
 
 /// The policies and pods of a namespace.
-#[derive(Debug)]
 struct Namespace {
     /// Names of the policies, also of invalid ones.
     policies: BTreeSet<String>,
@@ -302,14 +284,14 @@ impl Namespace {
 }
 
 /// The workloads and Services that policies refer to, as far as they exist.
-type Targets = BTreeMap<TargetRef, Target>;
+type ReadTargets = BTreeMap<TargetRef, Target>;
 
 /// Reads what policies refer to, each once.
 async fn read_targets(
     client: &kube::Client,
     namespace: &str,
     usages: impl Iterator<Item = &Usage>,
-) -> kube::Result<Targets> {
+) -> kube::Result<ReadTargets> {
     let refs: BTreeSet<TargetRef> = usages.flat_map(Usage::targets).cloned().collect();
     let reads = refs.into_iter().map(|target| async move {
         let found = targets::read(client.clone(), namespace, target.kind, &target.name).await?;
@@ -323,7 +305,7 @@ async fn read_targets(
 }
 
 /// Returns what selects the pods of a policy.
-fn selector(pods: &PodSelection, targets: &Targets) -> PodSelector {
+fn selector(pods: &PodSelection, targets: &ReadTargets) -> PodSelector {
     match pods {
         PodSelection::Labels(selector) => selector.clone().into(),
         PodSelection::Targets(refs) => {
@@ -339,7 +321,7 @@ async fn read_pods(
     selector: &PodSelector,
 ) -> kube::Result<BTreeSet<BTreeMap<String, String>>> {
     let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), namespace);
-    let alternatives = selector.alternatives();
+    let alternatives = &selector.alternatives;
     let most = MAX_PODS / u32::try_from(alternatives.len().max(1)).unwrap_or(MAX_PODS);
     let lists = alternatives.iter().map(|selector| {
         let running = ListParams::default().labels(&selector.to_string()).fields("status.phase=Running");

@@ -35,7 +35,7 @@ use crate::injection::inject::{Injected, inject};
 use crate::metrics::Metrics;
 use crate::names::StoreKey;
 use crate::store::resolve::{Resolved, StoreRules};
-use crate::webhooks::path::PROBE_NAME;
+use crate::webhooks::keep::PROBE_NAME;
 
 #[cfg(test)]
 mod tests;

@@ -161,12 +161,11 @@ fn is_signed_by(certificate: &str, authority: &str) -> bool {
     }
 }
 
-fn set_validity(params: &mut CertificateParams, now: Timestamp, days: i32) -> anyhow::Result<()> {
+fn set_validity(params: &mut CertificateParams, now: Timestamp, days: i32) {
     // Valid since an hour ago: the clocks of other machines may be behind.
     let at = |instant: Timestamp| std::time::SystemTime::from(instant);
     params.not_before = at(now - SignedDuration::from_hours(1)).into();
     params.not_after = at(now + DAY * days).into();
-    Ok(())
 }
 
 fn new_authority(now: Timestamp) -> anyhow::Result<(String, String)> {
@@ -177,7 +176,7 @@ fn new_authority(now: Timestamp) -> anyhow::Result<(String, String)> {
         .push(DnType::CommonName, format!("sluice {}", now.strftime("%Y-%m-%dT%H:%M:%SZ")));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    set_validity(&mut params, now, AUTHORITY_DAYS)?;
+    set_validity(&mut params, now, AUTHORITY_DAYS);
     Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
 }
 
@@ -195,6 +194,6 @@ fn new_serving(
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    set_validity(&mut params, now, SERVING_DAYS)?;
+    set_validity(&mut params, now, SERVING_DAYS);
     Ok((params.signed_by(&key, &issuer)?.pem(), key.serialize_pem()))
 }

@@ -35,7 +35,8 @@ pub struct Certificates {
     /// Secret with a serving certificate that cert-manager maintains.
     external: Option<String>,
     tls: watch::Sender<Arc<ServerConfig>>,
-    trusted: watch::Sender<String>,
+    /// The operator's own authorities in PEM.
+    pub trusted: watch::Sender<String>,
     serving_authorities: watch::Sender<String>,
 }
 
@@ -90,11 +91,6 @@ impl Certificates {
     /// Returns the authorities of the serving certificate in PEM, and every change of them.
     pub fn serving_authorities(&self) -> watch::Receiver<String> {
         self.serving_authorities.subscribe()
-    }
-
-    /// Returns the operator's own authorities in PEM, and every change of them.
-    pub fn trusted(&self) -> watch::Receiver<String> {
-        self.trusted.subscribe()
     }
 
     /// Issues a serving certificate for another server, unless its present one is still good. Returns the trusted

@@ -2,7 +2,7 @@
 //! of these ConfigMaps, so that nothing is written that is there already.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -25,14 +25,12 @@ const RETRY: Duration = Duration::from_secs(30);
 /// Maximum length of the API server's answer in a message, in characters.
 const MAX_ANSWER: usize = 300;
 
-/// The ConfigMaps with the authority. Clones share them.
-#[derive(Clone, Default)]
-pub struct AuthorityMaps(Arc<SharedAuthority>);
-
+/// The ConfigMaps with the authority.
 #[derive(Default)]
-struct SharedAuthority {
+pub struct AuthorityMaps {
     state: Mutex<AuthorityState>,
-    changed: Notify,
+    /// Notified when one changes.
+    pub changed: Notify,
 }
 
 #[derive(Default)]
@@ -56,7 +54,7 @@ impl AuthorityMaps {
     }
 
     fn observe(&self, change: Change<ConfigMap>) {
-        let mut state = lock(&self.0.state);
+        let mut state = lock(&self.state);
         match change {
             Change::Applied(map) => {
                 let namespace = map.namespace().unwrap_or_default();
@@ -75,7 +73,7 @@ impl AuthorityMaps {
             }
         }
         drop(state);
-        self.0.changed.notify_one();
+        self.changed.notify_one();
     }
 
     /// Writes the ConfigMap into each of the namespaces that does not have it so. Returns the namespaces whose problem has
@@ -88,7 +86,7 @@ impl AuthorityMaps {
     ) -> (BTreeSet<String>, Option<Duration>) {
         let mut changed = BTreeSet::new();
         let due: Vec<String> = {
-            let mut state = lock(&self.0.state);
+            let mut state = lock(&self.state);
             let AuthorityState { listed, present, written, failed } = &mut *state;
             if !*listed {
                 return (BTreeSet::new(), None);
@@ -110,13 +108,13 @@ impl AuthorityMaps {
         };
         for namespace in due {
             // Before the write: the watch may be faster than the response.
-            lock(&self.0.state).written.insert(namespace.clone(), authority.to_owned());
+            lock(&self.state).written.insert(namespace.clone(), authority.to_owned());
             let written = write(client, &namespace, authority).await;
             if written != Ok(true) {
-                lock(&self.0.state).written.remove(&namespace);
+                lock(&self.state).written.remove(&namespace);
             }
             let problem = written.err();
-            let mut state = lock(&self.0.state);
+            let mut state = lock(&self.state);
             let before = state.failed.remove(&namespace).map(|(problem, _)| problem);
             if before != problem {
                 changed.insert(namespace.clone());
@@ -128,18 +126,13 @@ impl AuthorityMaps {
                 state.failed.insert(namespace, (problem, Instant::now()));
             }
         }
-        let retry = (!lock(&self.0.state).failed.is_empty()).then_some(RETRY);
+        let retry = (!lock(&self.state).failed.is_empty()).then_some(RETRY);
         (changed, retry)
     }
 
     /// Returns why the ConfigMap of a namespace could not be written, in the API server's words.
     pub fn problem(&self, namespace: &str) -> Option<String> {
-        lock(&self.0.state).failed.get(namespace).map(|(problem, _)| problem.clone())
-    }
-
-    /// Waits until a ConfigMap changes.
-    pub async fn changed(&self) {
-        self.0.changed.notified().await;
+        lock(&self.state).failed.get(namespace).map(|(problem, _)| problem.clone())
     }
 }
 

@@ -5,6 +5,7 @@
 //! - [`watch`]: the loop that all watches share, also when the definitions of Sluice's kinds change.
 //! - [`policies`]: policies as the API server has them, and which of them are not published yet.
 //! - [`pods`]: running pods, by their metadata; the containers of a single pod.
+//! - [`wanted`]: watches that run while somebody wants what they watch.
 //! - [`references`]: the Secrets and ConfigMaps that policies and stores refer to.
 //! - [`targets`]: workloads that policies refer to, watched while one does.
 //! - [`routes`]: Services, InferencePools, EndpointSlices and NetworkPolicies.
@@ -16,4 +17,5 @@ pub mod policies;
 pub mod references;
 pub mod routes;
 pub mod targets;
+pub mod wanted;
 pub mod watch;

@@ -13,18 +13,19 @@ use kube::runtime::watcher;
 use sluice_crds::{INJECT_LABEL, INJECTION_LABEL};
 use tokio::sync::Notify;
 
-use crate::cluster::watch::{Change, Listed, follow, key_of};
+use crate::cluster::watch::{Change, follow, key_of};
 use crate::injection::resources::Bounds;
-use crate::locks::{lock, read, write};
+use crate::locks::{Latch, lock, read, write};
 use crate::names::ObjectKey;
 
 /// The namespaces whose pods get sidecars.
 #[derive(Default)]
 pub struct Namespaces {
     table: RwLock<Labelled>,
-    changed: Notify,
+    /// Notified when there are other [`Namespaces::all`].
+    pub changed: Notify,
     /// Whether the first list is complete.
-    pub listed: Listed,
+    pub listed: Latch,
 }
 
 #[derive(Default)]
@@ -94,11 +95,6 @@ impl Namespaces {
         let table = read(&self.table);
         table.namespaces.keys().chain(&table.with_pods).cloned().collect()
     }
-
-    /// Waits for the next change of [`Namespaces::all`].
-    pub async fn changed(&self) {
-        self.changed.notified().await;
-    }
 }
 
 /// Returns the last time at which somebody set the label of a namespace, from its managed fields.
@@ -119,7 +115,7 @@ pub struct LimitRanges(Arc<RangesByNamespace>);
 #[derive(Default)]
 struct RangesByNamespace {
     table: RwLock<BTreeMap<String, RangesOfNamespace>>,
-    listed: Listed,
+    listed: Latch,
     /// Namespaces whose bounds have changed and were not taken yet.
     changed: Mutex<BTreeSet<String>>,
     has_changed: Notify,

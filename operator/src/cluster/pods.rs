@@ -22,10 +22,10 @@ use kube::runtime::watcher;
 use crate::cluster::namespaces::LimitRanges;
 use crate::cluster::pods::pod::{Pod, PodFacts, read_addresses};
 use crate::cluster::pods::reads::{EarlyReads, Reading};
-use crate::cluster::watch::{Change, Listed, follow};
+use crate::cluster::watch::{Change, follow};
 use crate::injection::config::InjectConfig;
 use crate::injection::resources::Bounds;
-use crate::locks::{read, write};
+use crate::locks::{Latch, read, write};
 
 mod reads;
 #[cfg(test)]
@@ -50,26 +50,7 @@ pub struct Pods {
     reading: Reading,
     early_reads: EarlyReads,
     /// Whether the first list is complete.
-    pub listed: Listed,
-}
-
-/// A change of the table.
-#[derive(Debug)]
-pub enum PodChange {
-    /// A pod runs, or its metadata or its status have changed.
-    Applied {
-        /// The pod as it was before, if it ran.
-        before: Option<Arc<Pod>>,
-        /// The pod.
-        pod: Arc<Pod>,
-    },
-    /// A pod no longer runs.
-    Deleted {
-        /// The pod as it was before.
-        before: Option<Arc<Pod>>,
-        /// Its UID.
-        uid: String,
-    },
+    pub listed: Latch,
 }
 
 #[derive(Default)]
@@ -173,25 +154,23 @@ impl Pods {
             table: Arc::default(),
             reading: Reading::default(),
             early_reads: EarlyReads::default(),
-            listed: Listed::default(),
+            listed: Latch::default(),
         }
     }
 
-    /// Keeps the table up to date and passes on every change.
-    pub async fn watch(&self, mut on_change: impl FnMut(PodChange) + Send) {
+    /// Keeps the table up to date and passes on every change: the UID of the pod, and the pod before and after it, while it runs.
+    pub async fn watch(&self, mut on_change: impl FnMut(&str, Option<&Pod>, Option<&Pod>) + Send) {
         let api: Api<PartialObjectMeta<core::Pod>> = Api::all(self.client.clone());
         let config = watcher::Config::default().fields("status.phase=Running");
-        follow(watcher::watcher(api, config), |change| {
-            on_change(match change {
-                Change::Applied(object) => {
-                    let (before, pod) = self.insert(Pod::read(&object.metadata));
-                    PodChange::Applied { before, pod }
-                }
-                Change::Deleted { key, uid } => {
-                    PodChange::Deleted { before: self.remove(&key.namespace, &uid), uid }
-                }
-                Change::Listed => return self.listed.set(),
-            });
+        follow(watcher::watcher(api, config), |change| match change {
+            Change::Applied(object) => {
+                let (before, pod) = self.insert(Pod::read(&object.metadata));
+                on_change(&pod.uid, before.as_deref(), Some(&pod));
+            }
+            Change::Deleted { key, uid } => {
+                on_change(&uid, self.remove(&key.namespace, &uid).as_deref(), None);
+            }
+            Change::Listed => self.listed.set(),
         })
         .await;
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -14,52 +14,10 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event};
 use serde::de::DeserializeOwned;
 use sluice_crds::policy::ContentKind;
-use tokio::sync::Notify;
-use tokio::task::AbortHandle;
 
+use crate::cluster::wanted::{Finder, Wanted, Watched};
 use crate::cluster::watch::Failure;
-use crate::locks::lock;
 use crate::names::ObjectKey;
-
-/// Everything that each owner wants to be watched.
-pub struct Wanted<O, T>(BTreeMap<O, BTreeSet<T>>);
-
-impl<O, T> Default for Wanted<O, T> {
-    fn default() -> Self {
-        Self(BTreeMap::new())
-    }
-}
-
-impl<O: Ord + Clone, T: Ord + Clone> Wanted<O, T> {
-    /// Sets everything that an owner wants. Reports whether that has changed.
-    pub fn set(&mut self, owner: &O, things: BTreeSet<T>) -> bool {
-        match self.0.get(owner) {
-            Some(before) if *before == things => false,
-            None if things.is_empty() => false,
-            _ if things.is_empty() => self.0.remove(owner).is_some(),
-            _ => {
-                self.0.insert(owner.clone(), things);
-                true
-            }
-        }
-    }
-
-    /// Returns everything that is wanted.
-    pub fn all(&self) -> BTreeSet<T> {
-        self.0.values().flatten().cloned().collect()
-    }
-
-    /// Returns the owners that want something.
-    pub fn owners_of(&self, thing: &T) -> Vec<O> {
-        let owners = self.0.iter().filter(|(_, things)| things.contains(thing));
-        owners.map(|(owner, _)| owner.clone()).collect()
-    }
-
-    /// Iterates over everything that an owner wants.
-    pub fn of(&self, owner: &O) -> impl Iterator<Item = &T> {
-        self.0.get(owner).into_iter().flatten()
-    }
-}
 
 /// Largest number of objects of a namespace that are watched at the same time.
 const MAX_OF_NAMESPACE: usize = 64;
@@ -139,142 +97,63 @@ impl Reference {
 /// The objects that others, the owners, refer to.
 pub struct References<O> {
     client: kube::Client,
-    shared: Arc<Shared<O>>,
-}
-
-/// The part that the watches change.
-struct Shared<O> {
-    state: Mutex<State<O>>,
-    /// Notified when an object has been read.
-    read: Notify,
-    /// Receives the owners that a change may affect.
-    on_change: Box<dyn Fn(Vec<O>) + Send + Sync>,
-}
-
-struct State<O> {
-    wanted: Wanted<O, ContentKey>,
-    watched: BTreeMap<ContentKey, Watched>,
-    /// Number of watches that were started.
-    started: u64,
-}
-
-/// An object that is watched.
-struct Watched {
-    /// The watch of the object. One that was ended may still report a change.
-    id: u64,
-    reference: Reference,
-    task: AbortHandle,
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    wanted: Wanted<O, ContentKey, Reference>,
 }
 
 impl<O: Ord + Clone + Send + 'static> References<O> {
     /// Watches nothing yet. Passes the owners that a change may affect to `on_change`.
     pub fn new(client: kube::Client, on_change: impl Fn(Vec<O>) + Send + Sync + 'static) -> Self {
-        let state = State { wanted: Wanted::default(), watched: BTreeMap::new(), started: 0 };
-        let shared = Shared { state: Mutex::new(state), read: Notify::new(), on_change: Box::new(on_change) };
-        Self { client, shared: Arc::new(shared) }
+        Self { client, wanted: Wanted::new(on_change) }
     }
 
     /// Watches these objects for an owner, and no others for it. Must be called within a tokio runtime.
     pub fn want(&self, owner: &O, objects: BTreeSet<ContentKey>) {
-        let mut state = lock(&self.shared.state);
-        if !state.wanted.set(owner, objects) {
-            return;
-        }
-        let State { wanted, watched, started } = &mut *state;
-        let wanted = wanted.all();
         // Objects for which there was no room are read again, because there may be some now.
-        watched.retain(|key, watched| wanted.contains(key) && watched.reference != Reference::TooMany);
-        let mut counts = BTreeMap::<String, usize>::new();
-        for key in watched.keys() {
-            *counts.entry(key.object.namespace.clone()).or_default() += 1;
-        }
-        for key in wanted {
-            if watched.contains_key(&key) {
-                continue;
-            }
-            let of_namespace = counts.entry(key.object.namespace.clone()).or_default();
-            if *of_namespace < MAX_OF_NAMESPACE {
-                *of_namespace += 1;
-                *started += 1;
-                let new = self.start(&key, *started);
-                watched.insert(key, new);
-            }
-        }
+        let keep = |found: &Reference| *found != Reference::TooMany;
+        self.wanted.want(owner, objects, keep, |watched, finder| {
+            let namespace = &finder.thing.object.namespace;
+            let of_namespace = watched.keys().filter(|key| key.object.namespace == *namespace).count();
+            let client = self.client.clone();
+            let start = || match finder.thing.kind {
+                ContentKind::Secret => tokio::spawn(follow::<Secret, O>(client, finder)),
+                ContentKind::ConfigMap => tokio::spawn(follow::<ConfigMap, O>(client, finder)),
+            };
+            (of_namespace < MAX_OF_NAMESPACE).then(|| (Reference::Pending, start().abort_handle()))
+        });
     }
 
     /// Returns what is known of an object that an owner wants.
     pub fn get(&self, key: &ContentKey) -> Reference {
-        let state = lock(&self.shared.state);
-        state.watched.get(key).map_or(Reference::TooMany, |watched| watched.reference.clone())
+        self.wanted.get(key, Reference::clone).unwrap_or(Reference::TooMany)
     }
 
     /// Waits until everything that an owner wants has been read.
     pub async fn read(&self, owner: &O) {
-        loop {
-            let notified = self.shared.read.notified();
-            if !lock(&self.shared.state).is_pending(owner) {
-                return;
-            }
-            notified.await;
-        }
-    }
-
-    fn start(&self, key: &ContentKey, id: u64) -> Watched {
-        let (client, shared) = (self.client.clone(), Arc::downgrade(&self.shared));
-        let task = match key.kind {
-            ContentKind::Secret => tokio::spawn(follow::<Secret, O>(client, key.clone(), id, shared)),
-            ContentKind::ConfigMap => tokio::spawn(follow::<ConfigMap, O>(client, key.clone(), id, shared)),
-        };
-        Watched { id, reference: Reference::Pending, task: task.abort_handle() }
+        self.wanted.found(owner, |found| *found != Reference::Pending).await;
     }
 }
 
-impl<O: Ord + Clone> State<O> {
-    /// Reports whether content can be kept beside the other content of its namespace, and of all.
-    fn has_room(&self, key: &ContentKey, new: &Reference) -> bool {
-        let others = self.watched.iter().filter(|(other, _)| *other != key);
-        let sizes: Vec<_> = others.map(|(other, watched)| (other, watched.reference.size())).collect();
-        let of_namespace = sizes.iter().filter(|(other, _)| other.object.namespace == key.object.namespace);
-        let of_namespace = of_namespace.map(|(_, size)| size).sum::<usize>();
-        let total = sizes.iter().map(|(_, size)| size).sum::<usize>();
-        new.size() == 0
-            || (of_namespace + new.size() <= MAX_BYTES_OF_NAMESPACE && total + new.size() <= MAX_BYTES)
-    }
-
-    fn is_pending(&self, owner: &O) -> bool {
-        let is_pending =
-            |key| self.watched.get(key).is_some_and(|watched| watched.reference == Reference::Pending);
-        self.wanted.of(owner).any(is_pending)
-    }
+/// Reports whether content can be kept beside the other content of its namespace, and of all.
+fn has_room(watched: &BTreeMap<ContentKey, Watched<Reference>>, key: &ContentKey, new: &Reference) -> bool {
+    let others = watched.iter().filter(|(other, _)| *other != key);
+    let sizes: Vec<_> = others.map(|(other, watched)| (other, watched.found.size())).collect();
+    let of_namespace = sizes.iter().filter(|(other, _)| other.object.namespace == key.object.namespace);
+    let of_namespace = of_namespace.map(|(_, size)| size).sum::<usize>();
+    let total = sizes.iter().map(|(_, size)| size).sum::<usize>();
+    new.size() == 0
+        || (of_namespace + new.size() <= MAX_BYTES_OF_NAMESPACE && total + new.size() <= MAX_BYTES)
 }
 
-impl<O: Ord + Clone> Shared<O> {
-    /// Records the result of a watch. A failure other than a missing right does not replace what was read before.
-    fn set(&self, key: &ContentKey, id: u64, new: Reference) {
-        let mut state = lock(&self.state);
-        let new = if state.has_room(key, &new) { new } else { Reference::TooMany };
-        let Some(watched) = state.watched.get_mut(key).filter(|watched| watched.id == id) else { return };
-        if watched.reference == new
-            || matches!((&watched.reference, &new), (Reference::Found(_), Reference::Unreadable(_)))
-        {
-            return;
-        }
-        watched.reference = new;
-        let owners = state.wanted.owners_of(key);
-        drop(state);
-        self.read.notify_waiters();
-        (self.on_change)(owners);
-    }
+/// Takes what the watch of an object finds. A failure other than a missing right does not replace what was read before.
+fn set(key: &ContentKey, watched: &mut BTreeMap<ContentKey, Watched<Reference>>, new: Reference) -> bool {
+    let new = if has_room(watched, key, &new) { new } else { Reference::TooMany };
+    let Some(Watched { found, .. }) = watched.get_mut(key) else { return false };
+    let is_worse = matches!((&*found, &new), (Reference::Found(_), Reference::Unreadable(_)));
+    !is_worse && std::mem::replace(found, new.clone()) != new
 }
 
 /// Keeps the state of one object up to date.
-async fn follow<K, O>(client: kube::Client, key: ContentKey, id: u64, shared: Weak<Shared<O>>)
+async fn follow<K, O>(client: kube::Client, finder: Finder<O, ContentKey, Reference>)
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Into<Content>
@@ -283,8 +162,9 @@ where
         + fmt::Debug
         + Send
         + 'static,
-    O: Ord + Clone,
+    O: Ord + Clone + Send,
 {
+    let key = &finder.thing;
     let api: Api<K> = Api::namespaced(client, &key.object.namespace);
     let config = watcher::Config::default().fields(&format!("metadata.name={}", key.object.name));
     let mut stream = std::pin::pin!(watcher::watcher(api, config).default_backoff());
@@ -307,8 +187,7 @@ where
             Err(error) if is_forbidden(&error) => Reference::NotPermitted,
             Err(error) => Reference::Unreadable(failure.log(&key.to_string(), &error)),
         };
-        let Some(shared) = shared.upgrade() else { return };
-        shared.set(&key, id, new);
+        finder.change(|key, watched| set(key, watched, new));
     }
 }
 

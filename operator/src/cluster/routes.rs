@@ -24,8 +24,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sluice_crds::{BYPASS_ANNOTATION, IGNORE_BYPASS};
 
-use crate::cluster::watch::{Change, Listed, follow, key_of};
-use crate::locks::{read, write};
+use crate::cluster::watch::{Change, follow, key_of};
+use crate::locks::{Latch, read, write};
 
 #[cfg(test)]
 mod tests;
@@ -52,7 +52,7 @@ type ByNamespace<T> = BTreeMap<String, BTreeMap<String, Arc<T>>>;
 pub struct Objects<T> {
     table: RwLock<ByNamespace<T>>,
     /// Whether the first list is complete.
-    pub listed: Listed,
+    pub listed: Latch,
 }
 
 /// Takes the answer to a list of a kind that is not installed for an empty list.
@@ -65,7 +65,7 @@ fn none_if_not_installed<K>(event: Result<Event<K>>) -> Result<Event<K>> {
 
 impl<T> Default for Objects<T> {
     fn default() -> Self {
-        Self { table: RwLock::default(), listed: Listed::default() }
+        Self { table: RwLock::default(), listed: Latch::default() }
     }
 }
 

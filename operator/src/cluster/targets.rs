@@ -2,7 +2,7 @@
 //! namespace while a policy of the namespace refers to the kind.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt as _;
@@ -11,12 +11,9 @@ use kube::core::{Expression, Selector};
 use kube::runtime::watcher;
 use serde::de::DeserializeOwned;
 use sluice_crds::policy::TargetKind;
-use tokio::sync::Notify;
-use tokio::task::AbortHandle;
 
-use crate::cluster::references::Wanted;
+use crate::cluster::wanted::{Wanted, Watched};
 use crate::cluster::watch::{Change, follow};
-use crate::locks::lock;
 use crate::names::{PodSelector, PolicyKey};
 
 /// Label of the pods of a Job with the UID of the Job.
@@ -113,129 +110,75 @@ pub enum FoundTarget {
 /// The workloads that policies refer to.
 pub struct Targets {
     client: kube::Client,
-    shared: Arc<Shared>,
-}
-
-/// The part that the watches change.
-struct Shared {
-    state: Mutex<State>,
-    /// Notified when a first list is complete.
-    listed: Notify,
-    /// Receives the policies that a change may affect.
-    on_change: Box<dyn Fn(Vec<PolicyKey>) + Send + Sync>,
-}
-
-#[derive(Default)]
-struct State {
-    /// The kinds that each policy refers to.
-    wanted: Wanted<PolicyKey, WatchedKind>,
-    tables: BTreeMap<WatchedKind, Table>,
-    /// Number of watches that were started.
-    started: u64,
+    wanted: Wanted<PolicyKey, WatchedKind, Workloads>,
 }
 
 /// A kind in a namespace.
 type WatchedKind = (String, TargetKind);
 
 /// The workloads of one kind in one namespace.
-struct Table {
-    /// The watch that fills the table. One that was ended may still report a change.
-    id: u64,
+#[derive(Default)]
+struct Workloads {
     listed: bool,
     targets: BTreeMap<String, Arc<Target>>,
-    watch: AbortHandle,
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        self.watch.abort();
-    }
 }
 
 impl Targets {
     /// Watches nothing yet. Passes the policies that a change may affect to `on_change`.
     pub fn new(client: kube::Client, on_change: impl Fn(Vec<PolicyKey>) + Send + Sync + 'static) -> Self {
-        let shared =
-            Shared { state: Mutex::default(), listed: Notify::new(), on_change: Box::new(on_change) };
-        Self { client, shared: Arc::new(shared) }
+        Self { client, wanted: Wanted::new(on_change) }
     }
 
     /// Watches these kinds for a policy, and no others. Must be called within a tokio runtime.
     pub fn want(&self, policy: &PolicyKey, kinds: BTreeSet<TargetKind>) {
-        let mut state = lock(&self.shared.state);
         let kinds = kinds.into_iter().map(|kind| (policy.namespace.clone(), kind));
-        if !state.wanted.set(policy, kinds.collect()) {
-            return;
-        }
-        let State { wanted, tables, started } = &mut *state;
-        let kinds = wanted.all();
-        tables.retain(|kind, _| kinds.contains(kind));
-        for kind in kinds {
-            tables.entry(kind).or_insert_with_key(|kind| {
-                *started += 1;
-                self.start(kind, *started)
-            });
-        }
+        self.wanted.want(
+            policy,
+            kinds.collect(),
+            |_| true,
+            |_, finder| {
+                let objects = api(self.client.clone(), &finder.thing.0, finder.thing.1);
+                let task = tokio::spawn(async move {
+                    let stream = watcher::watcher(objects, watcher::Config::default().page_size(PAGE));
+                    follow(stream, |change| finder.change(|kind, watched| apply(kind, watched, change)))
+                        .await;
+                });
+                Some((Workloads::default(), task.abort_handle()))
+            },
+        );
     }
 
     /// Waits until all workloads of the kinds that a policy refers to have been listed.
     pub async fn listed(&self, policy: &PolicyKey) {
-        loop {
-            let notified = self.shared.listed.notified();
-            if lock(&self.shared.state).is_listed(policy) {
-                return;
-            }
-            notified.await;
-        }
+        self.wanted.found(policy, |workloads| workloads.listed).await;
     }
 
     /// Returns what is known of a workload.
     pub fn find(&self, namespace: &str, kind: TargetKind, name: &str) -> FoundTarget {
-        let state = lock(&self.shared.state);
-        match state.tables.get(&(namespace.to_owned(), kind)).filter(|table| table.listed) {
-            None => FoundTarget::Pending,
-            Some(table) => table.targets.get(name).cloned().map_or(FoundTarget::Missing, FoundTarget::Target),
-        }
-    }
-
-    fn start(&self, kind: &WatchedKind, id: u64) -> Table {
-        let objects = api(self.client.clone(), &kind.0, kind.1);
-        let (shared, kind) = (Arc::downgrade(&self.shared), kind.clone());
-        let watch = tokio::spawn(async move {
-            let stream = watcher::watcher(objects, watcher::Config::default().page_size(PAGE));
-            follow(stream, |change| Shared::apply(&shared, &kind, id, change)).await;
+        let found = self.wanted.get(&(namespace.to_owned(), kind), |workloads| {
+            let target = workloads.targets.get(name).cloned();
+            workloads.listed.then(|| target.map_or(FoundTarget::Missing, FoundTarget::Target))
         });
-        Table { id, listed: false, targets: BTreeMap::new(), watch: watch.abort_handle() }
+        found.flatten().unwrap_or(FoundTarget::Pending)
     }
 }
 
-impl Shared {
-    fn apply(shared: &Weak<Self>, kind: &WatchedKind, id: u64, change: Change<DynamicObject>) {
-        let Some(shared) = shared.upgrade() else { return };
-        let mut state = lock(&shared.state);
-        let Some(table) = state.tables.get_mut(kind).filter(|table| table.id == id) else { return };
-        let is_change = match change {
-            Change::Applied(object) => {
-                let target = Arc::new(Target::read(kind.1, &object));
-                table.targets.insert(object.name_any(), target.clone()) != Some(target)
-            }
-            Change::Deleted { key, .. } => table.targets.remove(&key.name).is_some(),
-            Change::Listed => !std::mem::replace(&mut table.listed, true),
-        };
-        if !is_change || !table.listed {
-            return;
+/// Applies a change of a kind. Reports whether it may affect policies.
+fn apply(
+    kind: &WatchedKind,
+    watched: &mut BTreeMap<WatchedKind, Watched<Workloads>>,
+    change: Change<DynamicObject>,
+) -> bool {
+    let Some(Watched { found: workloads, .. }) = watched.get_mut(kind) else { return false };
+    let is_change = match change {
+        Change::Applied(object) => {
+            let target = Arc::new(Target::read(kind.1, &object));
+            workloads.targets.insert(object.name_any(), target.clone()) != Some(target)
         }
-        let policies = state.wanted.owners_of(kind);
-        drop(state);
-        shared.listed.notify_waiters();
-        (shared.on_change)(policies);
-    }
-}
-
-impl State {
-    fn is_listed(&self, policy: &PolicyKey) -> bool {
-        self.wanted.of(policy).all(|kind| self.tables.get(kind).is_some_and(|table| table.listed))
-    }
+        Change::Deleted { key, .. } => workloads.targets.remove(&key.name).is_some(),
+        Change::Listed => !std::mem::replace(&mut workloads.listed, true),
+    };
+    is_change && workloads.listed
 }
 
 /// Reads one workload once. It is listed by its name, so the right to list is enough.

@@ -7,8 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
@@ -21,6 +20,7 @@ use sluice_host::logging::told;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use crate::locks::{Latch, lock};
 use crate::names::ObjectKey;
 
 #[cfg(test)]
@@ -43,28 +43,6 @@ pub enum Change<K> {
     },
     /// All objects that existed at the start, or at a restart, of the watch have been reported.
     Listed,
-}
-
-/// Whether the first list of a table is complete.
-#[derive(Debug, Clone, Default)]
-pub struct Listed(watch::Sender<bool>);
-
-impl Listed {
-    /// Notes that it is.
-    pub fn set(&self) {
-        self.0.send_replace(true);
-    }
-
-    /// Reports whether it is.
-    pub fn is_set(&self) -> bool {
-        *self.0.borrow()
-    }
-
-    /// Waits until it is.
-    pub async fn wait(&self) {
-        // The sender lives as long as `self`, so the wait cannot fail.
-        let _ = self.0.subscribe().wait_for(|listed| *listed).await;
-    }
 }
 
 /// The reason for which a watch fails. It is logged once, however often the watch is tried again.
@@ -249,36 +227,28 @@ async fn ask_for_lists(
     }
 }
 
-/// All objects of a kind.
-pub struct Untyped<K> {
-    table: watch::Sender<UntypedTable>,
-    kind: PhantomData<fn() -> K>,
-}
-
+/// All objects of a kind of Sluice.
 #[derive(Default)]
-struct UntypedTable {
-    objects: BTreeMap<ObjectKey, Arc<DynamicObject>>,
-    /// Whether the first list is complete.
-    listed: bool,
+pub struct Untyped {
+    objects: Mutex<BTreeMap<ObjectKey, Arc<DynamicObject>>>,
+    listed: Latch,
 }
 
-impl<K> Default for Untyped<K> {
-    fn default() -> Self {
-        Self { table: watch::Sender::default(), kind: PhantomData }
-    }
-}
-
-impl<K: Resource<DynamicType = ()>> Untyped<K> {
+impl Untyped {
     /// Keeps the table up to date and calls `on_change` after each change.
-    pub async fn watch(&self, client: kube::Client, mut on_change: impl FnMut() + Send) {
+    pub async fn watch<K: Resource<DynamicType = ()>>(
+        &self,
+        client: Client,
+        mut on_change: impl FnMut() + Send,
+    ) {
         follow_all::<K>(client, |change| {
-            self.table.send_modify(|table| match change {
+            match change {
                 Change::Applied(object) => {
-                    table.objects.insert(key_of(&object), Arc::new(object));
+                    lock(&self.objects).insert(key_of(&object), Arc::new(object));
                 }
-                Change::Deleted { key, .. } => drop(table.objects.remove(&key)),
-                Change::Listed => table.listed = true,
-            });
+                Change::Deleted { key, .. } => drop(lock(&self.objects).remove(&key)),
+                Change::Listed => self.listed.set(),
+            }
             on_change();
         })
         .await;
@@ -286,7 +256,6 @@ impl<K: Resource<DynamicType = ()>> Untyped<K> {
 
     /// Returns all objects once they have been listed.
     pub fn all(&self) -> Option<BTreeMap<ObjectKey, Arc<DynamicObject>>> {
-        let table = self.table.borrow();
-        table.listed.then(|| table.objects.clone())
+        self.listed.is_set().then(|| lock(&self.objects).clone())
     }
 }

@@ -21,7 +21,6 @@ pub struct Reset {
 }
 
 /// A reset in the hub.
-#[derive(Debug)]
 pub(in crate::distribution) struct ActiveReset {
     pub(in crate::distribution) reset: Reset,
     /// UID of the pod that removes the counter in the store, and the time at which it was chosen.
@@ -75,7 +74,6 @@ pub(in crate::distribution) const HALF: Duration = Duration::from_secs(300);
 pub(crate) type LimitKey = (PolicyKey, String);
 
 /// The clients that a limit would have denied recently.
-#[derive(Debug)]
 pub(in crate::distribution) struct RecentClients {
     older: DistinctSketch,
     newer: DistinctSketch,

@@ -55,7 +55,7 @@ pub(super) fn selector(app: &str) -> PodSelector {
 }
 
 pub(super) fn publication(selector: PodSelector, policy: &CompiledPolicy) -> Publication {
-    let pods = PodSelection::Labels(selector.alternatives().first().cloned().unwrap_or_default());
+    let pods = PodSelection::Labels(selector.alternatives.first().cloned().unwrap_or_default());
     Publication::new(selector, (pods, EnforcedBy::SIDECAR), policy, Vec::new()).unwrap()
 }
 

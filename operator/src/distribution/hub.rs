@@ -8,6 +8,7 @@
 //! - `clients`: resets of single clients, and the clients that limits in Shadow would have denied.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use foldhash::fast::RandomState;
@@ -21,7 +22,7 @@ use crate::distribution::clients::{ActiveReset, LimitKey, RecentClients};
 use crate::distribution::publication::{Blob, EncodedEvents, PublishedForms, PublishedLimit, Replicas};
 use crate::distribution::session::{Changed, Identity, Session, SharedReports};
 use crate::distribution::stores::HubStores;
-use crate::locks::lock;
+use crate::locks::{Latch, lock};
 use crate::names::{PodSelector, PolicyKey};
 use crate::queue::Queue;
 
@@ -36,8 +37,14 @@ mod tests;
 /// The hub.
 pub struct Hub {
     state: Mutex<HubState>,
-    version: watch::Sender<u64>,
-    readiness: watch::Sender<HubReadiness>,
+    /// Grows with every change of policies, resets, or the access to stores.
+    pub version: watch::Sender<u64>,
+    /// All policies of the first list have been published, so that it is known which namespaces use which store.
+    pub has_policies: Latch,
+    /// The stores are known.
+    pub has_stores: Latch,
+    /// The mode of the installation is known.
+    has_mode: Latch,
     /// Time of its creation.
     pub(super) began: Instant,
     /// Events with policies.
@@ -45,20 +52,9 @@ pub struct Hub {
     /// Receives the policies whose status may have changed.
     queue: Arc<Queue>,
     /// Notified when what sidecars report about stores may have changed.
-    store_reports: Arc<Notify>,
+    pub store_reports: Arc<Notify>,
     /// Notified when what sidecars report about resets has changed.
-    reset_reports: Arc<Notify>,
-}
-
-/// The conditions under which sessions may begin.
-#[derive(Default)]
-struct HubReadiness {
-    /// All policies of the first list have been published.
-    policies: bool,
-    /// The stores are known.
-    stores: bool,
-    /// The mode of the installation is known.
-    mode: bool,
+    pub reset_reports: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -177,7 +173,9 @@ impl Hub {
         Self {
             state: Mutex::default(),
             version: watch::Sender::new(0),
-            readiness: watch::Sender::default(),
+            has_policies: Latch::default(),
+            has_stores: Latch::default(),
+            has_mode: Latch::default(),
             began: Instant::now(),
             encoded: EncodedEvents::default(),
             queue,
@@ -190,21 +188,21 @@ impl Hub {
     /// of the first list have been published: a sidecar that connects earlier would drop the policies that it does not
     /// receive.
     pub fn open(&self) {
-        if self.readiness.borrow().policies {
+        if self.has_policies.is_set() {
             return;
         }
         for policy in self.lock().policies.values_mut() {
             policy.replicas.restart_hold();
         }
-        self.readiness.send_modify(|readiness| readiness.policies = true);
+        self.has_policies.set();
         self.store_reports.notify_one();
     }
 
     /// Waits until sessions may begin.
     pub async fn opened(&self) {
-        let mut readiness = self.readiness.subscribe();
-        let _ =
-            readiness.wait_for(|readiness| readiness.policies && readiness.stores && readiness.mode).await;
+        for known in [&self.has_policies, &self.has_stores, &self.has_mode] {
+            known.wait().await;
+        }
     }
 
     /// Sets the mode of the installation. With `Shadow`, sidecars receive every policy in Shadow, also those
@@ -213,7 +211,7 @@ impl Hub {
         let mut state = self.lock();
         if state.mode != mode {
             state.mode = mode;
-            let (now, is_known) = (Instant::now(), self.readiness.borrow().mode);
+            let (now, is_known) = (Instant::now(), self.has_mode.is_set());
             let policies = state.policies.values_mut().map(|policy| {
                 policy.published_at = now;
                 // Under a mode that changes, its pods receive another form.
@@ -228,7 +226,7 @@ impl Hub {
         } else {
             drop(state);
         }
-        self.readiness.send_modify(|readiness| readiness.mode = true);
+        self.has_mode.set();
     }
 
     /// Sets the keys that the service verifies tokens of its callers with.
@@ -239,11 +237,6 @@ impl Hub {
             let of_service = state.sessions.in_namespace(ALL_NAMESPACES);
             of_service.for_each(|(_, session)| session.wakeup.wake(Changed::Policies));
         }
-    }
-
-    /// Returns the version number, which grows with every change of policies, resets, or the access to stores.
-    pub fn version(&self) -> watch::Receiver<u64> {
-        self.version.subscribe()
     }
 
     fn changed(&self) {
@@ -273,11 +266,16 @@ impl<T> Default for Indexed<T> {
     }
 }
 
-impl<T: Namespaced> Indexed<T> {
-    pub(super) fn get(&self, uid: &str) -> Option<&T> {
-        self.items.get(uid)
-    }
+/// Items are read as in a map.
+impl<T> Deref for Indexed<T> {
+    type Target = HashMap<String, T, RandomState>;
 
+    fn deref(&self) -> &Self::Target {
+        &self.items
+    }
+}
+
+impl<T: Namespaced> Indexed<T> {
     /// Returns an item to be changed. It stays in its namespace.
     pub(super) fn get_mut(&mut self, uid: &str) -> Option<&mut T> {
         self.items.get_mut(uid)
@@ -301,14 +299,6 @@ impl<T: Namespaced> Indexed<T> {
         Some(item)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &T)> {
-        self.items.iter()
-    }
-
-    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
-        self.items.values()
-    }
-
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.items.values_mut()
     }
@@ -317,14 +307,5 @@ impl<T: Namespaced> Indexed<T> {
     pub(super) fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = (&String, &T)> {
         let uids = self.namespaces.get(namespace).into_iter().flatten();
         uids.filter_map(|uid| Some((uid, self.items.get(uid)?)))
-    }
-
-    /// Returns the namespaces that have items.
-    pub(super) fn namespaces(&self) -> impl Iterator<Item = &String> {
-        self.namespaces.keys()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.items.len()
     }
 }

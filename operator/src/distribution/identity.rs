@@ -18,7 +18,7 @@ use jsonwebtoken::jwk::{Jwk, JwkSet};
 use jsonwebtoken::{AlgorithmFamily, DecodingKey, Validation, decode, decode_header};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use kube::api::{Api, ObjectMeta, PostParams};
-use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 use sluice_config::TOKEN_AUDIENCE;
 use sluice_config::message::TokenKeys;
@@ -154,7 +154,7 @@ pub(super) async fn find_pod(
 /// Returns the expiry of a token. The token has been reviewed, so its claims can be trusted.
 fn expiry(token: &str) -> Option<i64> {
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
-    serde_json::from_slice::<serde_json::Value>(&claims).ok()?.get("exp")?.as_i64()
+    serde_json::from_slice::<Value>(&claims).ok()?.get("exp")?.as_i64()
 }
 
 const JWKS_PATH: &str = "/openid/v1/jwks";
@@ -213,37 +213,6 @@ struct Keys {
     published: TokenKeys,
     issuer: String,
     by_id: HashMap<String, DecodingKey>,
-}
-
-#[derive(Deserialize)]
-struct Discovery {
-    issuer: String,
-}
-
-#[derive(Deserialize)]
-struct Claims {
-    exp: i64,
-    #[serde(rename = "kubernetes.io")]
-    kubernetes: Option<Binding>,
-}
-
-#[derive(Deserialize)]
-struct Binding {
-    namespace: String,
-    #[serde(default)]
-    serviceaccount: BoundAccount,
-    pod: Option<BoundPod>,
-}
-
-#[derive(Deserialize, Default)]
-struct BoundAccount {
-    name: String,
-}
-
-#[derive(Deserialize)]
-struct BoundPod {
-    name: String,
-    uid: String,
 }
 
 impl ApiServerKeys {
@@ -306,9 +275,11 @@ impl ApiServerKeys {
     }
 
     async fn fetch(&self) -> Result<Keys, String> {
-        let discovery: Discovery = self.get(DISCOVERY_PATH).await?;
+        let discovery: Value = self.get(DISCOVERY_PATH).await?;
+        let issuer =
+            discovery["issuer"].as_str().ok_or_else(|| format!("{DISCOVERY_PATH} names no issuer"))?;
         let jwks: Box<RawValue> = self.get(JWKS_PATH).await?;
-        Keys::new(discovery.issuer, jwks.get())
+        Keys::new(issuer.to_owned(), jwks.get())
     }
 
     async fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, String> {
@@ -339,7 +310,7 @@ impl Keys {
         validation.set_audience(&[TOKEN_AUDIENCE]);
         validation.set_issuer(&[&self.issuer]);
         validation.set_required_spec_claims(&["exp", "aud", "iss"]);
-        let claims = match decode::<Claims>(token, key, &validation) {
+        let claims = match decode::<Value>(token, key, &validation) {
             Ok(decoded) => decoded.claims,
             // The API server may accept several issuers, and publishes the first. Its clock may differ.
             Err(error)
@@ -355,17 +326,16 @@ impl Keys {
             }
             Err(error) => return Verdict::Invalid(error.to_string()),
         };
-        let bound =
-            claims.kubernetes.and_then(|bound| Some((bound.namespace, bound.serviceaccount, bound.pod?)));
-        let Some((namespace, account, pod)) = bound else {
-            return Verdict::Invalid("it is not bound to a pod".into());
+        let text = |path: &str| Some(claims.pointer(path)?.as_str()?.to_owned());
+        let bound = || {
+            Some(TokenClaims {
+                namespace: text("/kubernetes.io/namespace")?,
+                service_account: text("/kubernetes.io/serviceaccount/name").unwrap_or_default(),
+                pod: text("/kubernetes.io/pod/name")?,
+                pod_uid: text("/kubernetes.io/pod/uid")?,
+                expires: Some(claims["exp"].as_i64()?),
+            })
         };
-        Verdict::Valid(TokenClaims {
-            namespace,
-            service_account: account.name,
-            pod: pod.name,
-            pod_uid: pod.uid,
-            expires: Some(claims.exp),
-        })
+        bound().map_or_else(|| Verdict::Invalid("it is not bound to a pod".into()), Verdict::Valid)
     }
 }

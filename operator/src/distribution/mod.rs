@@ -6,14 +6,13 @@
 //! - [`session`]: one session, its reports and their expiry.
 //! - [`hub`]: published policies, sessions and reports, in memory.
 //! - [`identity`]: verifies the token of a sidecar and finds its pod. `reviews`: how many it has reviewed at once.
-//! - [`stream`]: sends the changes to one session, debounced, and ends all when the next leader serves. `reports`: reads its reports.
+//! - [`stream`]: sends the changes to one session, debounced, and ends all when the next leader serves.
 //! - [`serve`]: the endpoints of the control port.
 
 pub mod clients;
 pub mod hub;
 pub mod identity;
 pub mod publication;
-mod reports;
 mod reviews;
 pub mod serve;
 pub mod session;

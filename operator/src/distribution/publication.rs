@@ -270,10 +270,10 @@ type Step = (Option<String>, String);
 
 /// The events that sessions were sent last.
 #[derive(Debug, Default)]
-pub(super) struct EncodedEvents(Mutex<Events>);
+pub(super) struct EncodedEvents(Mutex<EventCache>);
 
 #[derive(Debug, Default)]
-struct Events {
+struct EventCache {
     by_step: HashMap<Step, Bytes>,
     bytes: usize,
 }
@@ -288,7 +288,7 @@ impl EncodedEvents {
         }
         let event = encode();
         if events.by_step.len() >= MAX_EVENTS || events.bytes + event.len() > MAX_BYTES {
-            *events = Events::default();
+            *events = EventCache::default();
         }
         events.bytes += event.len();
         events.by_step.insert(step, event.clone());

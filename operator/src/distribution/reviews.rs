@@ -47,45 +47,36 @@ pub(super) struct Reviews {
 
 #[derive(Debug, Default)]
 struct ReviewState {
-    sources: HashMap<IpAddr, Source>,
-    accepted: HashMap<TokenHash, Accepted>,
+    sources: HashMap<IpAddr, ReviewCount>,
+    accepted: HashMap<TokenHash, ReviewCount>,
 }
 
+/// The reviews of a source, or of a token that was accepted before.
 #[derive(Debug)]
-struct Source {
+struct ReviewCount {
     /// Reviews that run or wait.
     reviews: u32,
-    failures: u32,
-    /// Start of the window in which the failures are counted.
+    /// Reviews in the window that have failed, or of an accepted token that have begun.
+    counted: u32,
+    /// Start of the window.
     since: Instant,
 }
 
-/// The reviews of a token that was accepted before.
-#[derive(Debug)]
-struct Accepted {
-    /// Reviews that run or wait.
-    reviews: u32,
-    /// Reviews that began in the window.
-    begun: u32,
-    since: Instant,
-}
-
-impl Accepted {
+impl ReviewCount {
     fn new(now: Instant) -> Self {
-        Self { reviews: 0, begun: 0, since: now }
+        Self { reviews: 0, counted: 0, since: now }
     }
 
-    /// Counts another review.
-    fn begin(&mut self, now: Instant) -> Result<(), TooMany> {
+    /// Begins another review, if there are not so many.
+    fn begin(&mut self, now: Instant, max: u32, max_counted: u32) -> Result<&mut Self, TooMany> {
         if now.duration_since(self.since) >= WINDOW {
-            (self.begun, self.since) = (0, now);
+            (self.counted, self.since) = (0, now);
         }
-        if self.reviews >= MAX_PER_TOKEN || self.begun >= MAX_BEGUN_PER_TOKEN {
+        if self.reviews >= max || self.counted >= max_counted {
             return Err(TooMany);
         }
         self.reviews += 1;
-        self.begun += 1;
-        Ok(())
+        Ok(self)
     }
 }
 
@@ -95,7 +86,8 @@ pub(super) struct Review {
     reviews: Arc<Reviews>,
     source: IpAddr,
     token: TokenHash,
-    is_known: bool,
+    /// Whether the token is verified, or was accepted before.
+    pub(super) is_known: bool,
     is_verified: bool,
 }
 
@@ -120,9 +112,9 @@ impl Reviews {
         let mut state = lock(&self.state);
         let is_known = is_verified || state.accepted.contains_key(&token);
         if is_known {
-            state.known(token, now).begin(now)?;
+            state.known(token, now).begin(now, MAX_PER_TOKEN, MAX_BEGUN_PER_TOKEN)?.counted += 1;
         } else {
-            state.source(source, now)?.reviews += 1;
+            state.source(source, now).begin(now, MAX_PER_SOURCE, MAX_FAILURES)?;
         }
         drop(state);
         Ok(Review { reviews: self.clone(), source, token, is_known, is_verified })
@@ -131,25 +123,20 @@ impl Reviews {
 
 impl ReviewState {
     /// Returns the reviews of a token that is known from now on.
-    fn known(&mut self, token: TokenHash, now: Instant) -> &mut Accepted {
+    fn known(&mut self, token: TokenHash, now: Instant) -> &mut ReviewCount {
         if self.accepted.len() >= MAX_TOKENS && !self.accepted.contains_key(&token) {
             // Tokens expire, so the current ones come back soon.
             self.accepted.clear();
         }
-        self.accepted.entry(token).or_insert_with(|| Accepted::new(now))
+        self.accepted.entry(token).or_insert_with(|| ReviewCount::new(now))
     }
 
-    /// Returns a source that may have another review.
-    fn source(&mut self, source: IpAddr, now: Instant) -> Result<&mut Source, TooMany> {
+    /// Returns the reviews of a source.
+    fn source(&mut self, source: IpAddr, now: Instant) -> &mut ReviewCount {
         if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&source) {
             self.forget_oldest();
         }
-        let source = self.sources.entry(source).or_insert(Source { reviews: 0, failures: 0, since: now });
-        if now.duration_since(source.since) >= WINDOW {
-            (source.failures, source.since) = (0, now);
-        }
-        let is_free = source.reviews < MAX_PER_SOURCE && source.failures < MAX_FAILURES;
-        if is_free { Ok(source) } else { Err(TooMany) }
+        self.sources.entry(source).or_insert_with(|| ReviewCount::new(now))
     }
 
     /// Forgets the source without reviews whose window began first.
@@ -162,11 +149,6 @@ impl ReviewState {
 }
 
 impl Review {
-    /// Reports whether the token is verified, or was accepted before.
-    pub(super) fn is_known(&self) -> bool {
-        self.is_known
-    }
-
     /// Waits for a place.
     pub(super) async fn place(&self) -> Option<SemaphorePermit<'_>> {
         let places = if self.is_known { &self.reviews.known } else { &self.reviews.unknown };
@@ -187,7 +169,7 @@ impl Review {
         let mut state = lock(&self.reviews.state);
         state.accepted.remove(&self.token);
         if let Some(source) = state.sources.get_mut(&self.source) {
-            source.failures += 1;
+            source.counted += 1;
         }
     }
 }
@@ -204,7 +186,7 @@ impl Drop for Review {
         }
         if let Some(source) = state.sources.get_mut(&self.source) {
             source.reviews -= 1;
-            if source.reviews == 0 && source.failures == 0 {
+            if source.reviews == 0 && source.counted == 0 {
                 state.sources.remove(&self.source);
             }
         }

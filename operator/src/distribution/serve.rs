@@ -23,9 +23,8 @@ use tokio::time::Instant;
 use crate::cluster::pods::Pods;
 use crate::distribution::hub::Hub;
 use crate::distribution::identity::{ApiServerKeys, Denied, Verdict, find_pod, review};
-use crate::distribution::reports::{ReportsEnd, receive};
 use crate::distribution::reviews::Reviews;
-use crate::distribution::session::Identity;
+use crate::distribution::session::{Identity, ReportsEnd, receive};
 use crate::distribution::stream::{close, send_changes};
 use crate::metrics::Metrics;
 use crate::names::ServiceAccount;
@@ -57,7 +56,7 @@ impl Control {
             Verdict::Valid(claims) => claims,
             Verdict::Invalid(reason) => return Err(Denied::Token(reason)),
             Verdict::Undecided => {
-                self.metrics.token_reviewed();
+                self.metrics.reviewed.inc();
                 review(&self.client, token).await?
             }
         };
@@ -102,12 +101,12 @@ async fn admit(
     };
     let is_verified = claims.is_some();
     let Ok(review) = control.reviews.admit(source.ip(), token, is_verified) else {
-        control.metrics.session_denied();
+        control.metrics.denied.inc();
         let text = "too many reviews of this token, or of tokens of this address, try again in a minute\n";
         return Err((StatusCode::TOO_MANY_REQUESTS, text.into()));
     };
     // In a crowd it waits for its review, and strangers must not stay for long.
-    if review.is_known() {
+    if review.is_known {
         connection.identified();
     }
     let ready = async {
@@ -136,19 +135,17 @@ async fn admit(
             Ok(identity)
         }
         Err(denied) => {
-            match denied {
-                Denied::Token(_) | Denied::Pod(_) | Denied::NoSidecar(_) => {
-                    review.refused();
-                }
-                Denied::Api(_) | Denied::Slow => drop(review),
-            }
-            control.metrics.session_denied();
+            control.metrics.denied.inc();
             tracing::debug!("session denied: {denied}");
             let status = match denied {
                 Denied::Token(_) => StatusCode::UNAUTHORIZED,
                 Denied::Pod(_) | Denied::NoSidecar(_) => StatusCode::FORBIDDEN,
                 Denied::Api(_) | Denied::Slow => StatusCode::SERVICE_UNAVAILABLE,
             };
+            match status {
+                StatusCode::SERVICE_UNAVAILABLE => drop(review),
+                _ => review.refused(),
+            }
             Err((status, format!("{denied}\n")))
         }
     }

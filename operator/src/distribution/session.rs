@@ -1,21 +1,35 @@
-//! One session of a sidecar: its pod, its reports, how long they count after it has ended, and what wakes it. The pods of a workload
-//! report the same, so equal reports are kept once.
+//! One session of a sidecar: its pod, its reports, how long they count after it has ended, and what wakes it. Reports arrive as lines of
+//! JSON on the connection that carries the events. The pods of a workload report the same, so equal reports are kept once.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::future::poll_fn;
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use sluice_config::PolicyHash;
-use sluice_config::message::{PolicyFindings, PolicyReport, ResetReport, ResetUid, StoreReport};
+use sluice_config::message::{
+    PolicyFindings, PolicyReport, Report, ResetReport, ResetUid, StoreReport, VERSION,
+};
 use sluice_config::policy::DEFAULT_STORE;
 use sluice_crds::policy::Enforcer;
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::{Notify, mpsc};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::cluster::pods::pod::Labels;
+
+#[cfg(test)]
+mod session_tests;
+
+#[cfg(test)]
+mod reports_tests;
 
 /// Time for which the reports of a session count after it has ended.
 pub const EXPIRY: Duration = Duration::from_secs(30);
@@ -199,18 +213,6 @@ fn sanitized_reason(mut reason: String) -> String {
     reason
 }
 
-/// Makes a report about a store fit for a status message: the kind of a fault is one of few words.
-pub(super) fn sanitized_store(report: StoreReport) -> StoreReport {
-    match report {
-        StoreReport::Failing { mut fault, cause } => {
-            fault
-                .truncate(fault.bytes().take_while(|&b| b.is_ascii_lowercase() || b == b'-').count().min(32));
-            StoreReport::Failing { fault, cause }
-        }
-        StoreReport::Unknown | StoreReport::Healthy(_) => report,
-    }
-}
-
 /// Number of different reports of a namespace that are looked through for an equal one. Further ones are kept as often as they come.
 const MAX_DIFFERENT: usize = 8;
 
@@ -262,7 +264,7 @@ pub(super) enum Changed {
 /// Wakes one session.
 #[derive(Debug, Default)]
 pub(super) struct Wakeup {
-    notify: Notify,
+    pub(super) notify: Notify,
     /// Whether policies have changed since the session has looked.
     policies: AtomicBool,
 }
@@ -275,43 +277,122 @@ impl Wakeup {
         self.notify.notify_one();
     }
 
-    /// Waits until the session is woken.
-    pub(super) async fn woken(&self) {
-        self.notify.notified().await;
-    }
-
     /// Reports whether policies have changed since the last call.
     pub(super) fn take_policies(&self) -> bool {
         self.policies.swap(false, Ordering::AcqRel)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Maximum size of a report, in bytes. Reports contain hashes and reasons only. The service reports about the policies of all
+/// namespaces.
+const MAX_REPORT: usize = 256 << 10;
+const MAX_SERVICE_REPORT: usize = 16 << 20;
+/// Time in which a report must arrive, from its first byte.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes that are read at once.
+const CHUNK: usize = 4096;
 
-    fn of(policies: usize) -> Reports {
-        let report = || PolicyReport::Nacked { hash: sluice_config::PolicyHash::of("p"), reason: "r".into() };
-        let policies = (0..policies).map(|policy| (policy.to_string(), report())).collect();
-        Reports { policies, stores: BTreeMap::new() }
-    }
+/// Why no more reports are read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReportsEnd {
+    #[error("the sidecar has closed the connection")]
+    Closed,
+    #[error("the connection failed: {0}")]
+    Connection(#[from] io::Error),
+    #[error("the session has ended")]
+    Ended,
+    #[error("{0}")]
+    Refused(String),
+}
 
-    #[test]
-    fn equal_reports_of_a_namespace_are_kept_once_and_no_more_than_a_few_are_looked_through() {
-        let mut shared = SharedReports::default();
-        let first = shared.share("n", of(1));
-        assert!(Arc::ptr_eq(&first, &shared.share("n", of(1))));
-        assert!(!Arc::ptr_eq(&first, &shared.share("other", of(1))));
-        let different: Vec<_> = (2..=MAX_DIFFERENT).map(|policies| shared.share("n", of(policies))).collect();
-        assert!(Arc::ptr_eq(&first, &shared.share("n", of(1))));
-        let one_more = shared.share("n", of(100));
-        assert!(!Arc::ptr_eq(&first, &shared.share("n", of(1))), "the oldest one was forgotten");
-        assert_eq!(shared.0["n"].len(), MAX_DIFFERENT);
-        drop((first, different));
-        let _ = shared.share("n", of(101));
-        assert!(shared.0["n"].len() <= 3, "those of nobody are not kept");
-        assert!(Arc::ptr_eq(&one_more, &shared.share("n", of(100))));
-        shared.forget("n");
-        assert_eq!(shared.0.len(), 1);
+impl ReportsEnd {
+    fn refused(reason: impl Into<String>) -> Self {
+        Self::Refused(reason.into())
     }
+}
+
+/// Passes each report to `take`, which returns false if the session has ended. Between reports it holds no memory.
+pub(super) async fn receive(
+    mut reader: impl AsyncRead + Unpin,
+    enforcer: Enforcer,
+    mut take: impl FnMut(Report) -> bool,
+) -> ReportsEnd {
+    let max = match enforcer {
+        Enforcer::Sidecar => MAX_REPORT,
+        Enforcer::Service => MAX_SERVICE_REPORT,
+    };
+    let mut read = Vec::new();
+    loop {
+        match next(&mut reader, &mut read, max).await {
+            Ok(report) => {
+                if !take(report) {
+                    return ReportsEnd::Ended;
+                }
+            }
+            Err(end) => return end,
+        }
+    }
+}
+
+/// Reads a report. `read` has what was read of it, and then of the next.
+async fn next(
+    reader: &mut (impl AsyncRead + Unpin),
+    read: &mut Vec<u8>,
+    max: usize,
+) -> Result<Report, ReportsEnd> {
+    let mut searched = 0;
+    let mut deadline = (!read.is_empty()).then(|| Instant::now() + REPORT_TIMEOUT);
+    loop {
+        let end = read[searched..].iter().position(|byte| *byte == b'\n').map(|at| searched + at);
+        if end.unwrap_or(read.len()) > max {
+            return Err(ReportsEnd::refused(format!("a report is longer than {max} bytes")));
+        }
+        if let Some(end) = end {
+            let report = parse(&read[..end]);
+            read.drain(..=end);
+            if read.is_empty() {
+                *read = Vec::new();
+            }
+            return report;
+        }
+        searched = read.len();
+        let filled = match deadline {
+            None => fill(reader, read).await?,
+            Some(deadline) => timeout_at(deadline, fill(reader, read))
+                .await
+                .map_err(|_| ReportsEnd::refused("a report did not arrive in time"))??,
+        };
+        if filled == 0 {
+            return Err(ReportsEnd::Closed);
+        }
+        deadline.get_or_insert_with(|| Instant::now() + REPORT_TIMEOUT);
+    }
+}
+
+/// Appends what has arrived, and returns its length, which is 0 at the end. Nothing is allocated while it waits.
+async fn fill(reader: &mut (impl AsyncRead + Unpin), read: &mut Vec<u8>) -> io::Result<usize> {
+    poll_fn(|cx| {
+        let mut chunk = [MaybeUninit::uninit(); CHUNK];
+        let mut chunk = ReadBuf::uninit(&mut chunk);
+        ready!(Pin::new(&mut *reader).poll_read(cx, &mut chunk))?;
+        read.extend_from_slice(chunk.filled());
+        Poll::Ready(Ok(chunk.filled().len()))
+    })
+    .await
+}
+
+fn parse(line: &[u8]) -> Result<Report, ReportsEnd> {
+    let report: Report = serde_json::from_slice(line)
+        .map_err(|error| ReportsEnd::refused(format!("a report is not valid: {error}")))?;
+    if report.version == VERSION {
+        return Ok(report);
+    }
+    let remedy = if report.version < VERSION {
+        "restart the pod to update its sidecar"
+    } else {
+        "update the operator before the sidecars"
+    };
+    let text =
+        format!("reports of version {} are not supported, only version {VERSION}: {remedy}", report.version);
+    Err(ReportsEnd::refused(text))
 }

@@ -42,7 +42,7 @@ pub async fn send_changes(
     mut closed: mpsc::Receiver<()>,
     writer: &mut (impl AsyncWrite + Unpin),
 ) {
-    let Some(changes) = hub.wakeup(pod_uid).map(Changes) else { return };
+    let Some(changes) = hub.wakeup(pod_uid) else { return };
     let expired = async {
         match ends {
             Some(at) => tokio::time::sleep_until(at).await,
@@ -64,7 +64,7 @@ async fn send_until_gone(
     metrics: &Metrics,
     pod_uid: &str,
     last_applied: Option<String>,
-    changes: Changes,
+    changes: Arc<Wakeup>,
     writer: &mut (impl AsyncWrite + Unpin),
 ) -> Result<(), ReaderGone> {
     let mut sent = Sent::new(last_applied);
@@ -73,14 +73,14 @@ async fn send_until_gone(
     loop {
         let policies_changed = changes.take_policies() || std::mem::take(&mut is_first);
         for event in sent.update(hub, pod_uid, policies_changed).ok_or(ReaderGone)? {
-            metrics.event_sent();
+            metrics.events.inc();
             send(writer, &event).await?;
             last_byte = Instant::now();
         }
         loop {
             // Some changes send nothing here, so they must not put off the comment.
             let due = comment_due(hub, last_byte);
-            let next = changes.next(sent.held_until());
+            let next = changes.next(sent.held_until);
             if Instant::now() < due && tokio::time::timeout_at(due, next).await.is_ok() {
                 break;
             }
@@ -123,22 +123,14 @@ const QUIET: Duration = Duration::from_millis(100);
 /// Longest time that a change waits for others.
 const MAX_DELAY: Duration = Duration::from_secs(10);
 
-/// The changes that concern a session.
-pub(super) struct Changes(pub(super) Arc<Wakeup>);
-
-impl Changes {
-    /// Reports whether policies have changed since the last call.
-    pub(super) fn take_policies(&self) -> bool {
-        self.0.take_policies()
-    }
-
+impl Wakeup {
     /// Waits for a change, or until policies are no longer held back.
-    pub(super) async fn next(&self, held_until: Option<Instant>) {
+    async fn next(&self, held_until: Option<Instant>) {
         match held_until {
             Some(until) => {
-                let _ = tokio::time::timeout_at(until, self.change()).await;
+                let _ = tokio::time::timeout_at(until, self.notify.notified()).await;
             }
-            None => self.change().await,
+            None => self.notify.notified().await,
         }
     }
 
@@ -147,14 +139,10 @@ impl Changes {
         let latest = latest.min(Instant::now() + MAX_DELAY);
         while Instant::now() < latest {
             let quiet = (Instant::now() + QUIET).min(latest);
-            if tokio::time::timeout_at(quiet, self.change()).await.is_err() {
+            if tokio::time::timeout_at(quiet, self.notify.notified()).await.is_err() {
                 return;
             }
         }
-    }
-
-    async fn change(&self) {
-        self.0.woken().await;
     }
 }
 

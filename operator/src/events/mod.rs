@@ -42,13 +42,13 @@ const MAX_NOTE: usize = 1024;
 
 /// Takes events, and sends them later.
 #[derive(Debug, Clone)]
-pub struct Events(mpsc::Sender<Reported>);
+pub struct Events(mpsc::Sender<ReportedEvent>);
 
 /// Events that wait to be sent.
-pub type Waiting = mpsc::Receiver<Reported>;
+pub type Waiting = mpsc::Receiver<ReportedEvent>;
 
 /// An event about an object.
-pub struct Reported {
+pub struct ReportedEvent {
     /// The object.
     pub regarding: Regarding,
     /// The event.
@@ -64,7 +64,7 @@ pub enum Regarding {
     ControllerOf(ObjectReference),
 }
 
-impl Debug for Reported {
+impl Debug for ReportedEvent {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reported")
             .field("regarding", &self.regarding)
@@ -80,13 +80,8 @@ impl Events {
         (Self(sender), receiver)
     }
 
-    /// Takes an event. It is lost if too many wait.
-    pub fn report(&self, reported: Reported) {
-        self.try_report(reported);
-    }
-
     /// Takes an event. Returns false if it is lost, because too many wait.
-    pub fn try_report(&self, reported: Reported) -> bool {
+    pub fn report(&self, reported: ReportedEvent) -> bool {
         self.0.try_send(reported).inspect_err(|error| tracing::debug!("an event is lost: {error}")).is_ok()
     }
 }
@@ -164,7 +159,7 @@ type EventKey = (Option<String>, String, Option<String>);
 
 impl Told {
     /// Tells an event by `tell` unless it has been told, and remembers it if that succeeds.
-    pub fn tell_once(&self, reported: Reported, tell: impl FnOnce(Reported) -> bool) {
+    pub fn tell_once(&self, reported: ReportedEvent, tell: impl FnOnce(ReportedEvent) -> bool) {
         let key = key(&reported);
         // No statement that changes the value can panic halfway.
         let mut remembered = lock(&self.0);
@@ -209,7 +204,7 @@ pub async fn publish(client: Client, instance: &str, mut waiting: Waiting) {
     std::future::pending::<()>().await;
 }
 
-async fn send(client: &Client, recorder: &Recorder, reported: &Reported) -> kube::Result<()> {
+async fn send(client: &Client, recorder: &Recorder, reported: &ReportedEvent) -> kube::Result<()> {
     let object = match &reported.regarding {
         Regarding::Object(object) => object.clone(),
         Regarding::ControllerOf(replica_set) => controller(client, replica_set).await?,
@@ -236,19 +231,19 @@ struct SentEvents(HashMap<EventKey, Instant>);
 
 impl SentEvents {
     /// Reports whether an event was sent a short time ago.
-    fn is_repeated(&mut self, reported: &Reported, now: Instant) -> bool {
+    fn is_repeated(&mut self, reported: &ReportedEvent, now: Instant) -> bool {
         self.0.retain(|_, sent| now < *sent + REPEAT_AFTER);
         self.0.contains_key(&key(reported))
     }
 
-    fn remember(&mut self, reported: &Reported, now: Instant) {
+    fn remember(&mut self, reported: &ReportedEvent, now: Instant) {
         if self.0.len() < MAX_REMEMBERED {
             self.0.insert(key(reported), now);
         }
     }
 }
 
-fn key(Reported { regarding, event }: &Reported) -> EventKey {
+fn key(ReportedEvent { regarding, event }: &ReportedEvent) -> EventKey {
     let (Regarding::Object(object) | Regarding::ControllerOf(object)) = regarding;
     (object.uid.clone(), event.reason.clone(), event.note.clone())
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use crate::cluster::pods::pod::{Controller, Pod, PodFacts};
-use crate::events::{Regarding, Reported, object, warning};
+use crate::events::{Regarding, ReportedEvent, object, warning};
 use crate::injection::decide::Skip;
 
 /// Reason of the event that a pod gets no sidecar.
@@ -41,7 +41,7 @@ pub enum Unlimited {
 }
 
 /// Returns the events about a pod of a policy: why it has no sidecar, or what about it has no effect.
-pub fn of_pod(pod: &Pod, facts: &PodFacts) -> impl Iterator<Item = Reported> {
+pub fn of_pod(pod: &Pod, facts: &PodFacts) -> impl Iterator<Item = ReportedEvent> {
     let skipped = match &facts.captured {
         Err(skip) if !facts.injected && !skip.is_wanted() => {
             Some((NOT_INJECTED, format!("the pod gets no sidecar: {skip}")))
@@ -53,7 +53,7 @@ pub fn of_pod(pod: &Pod, facts: &PodFacts) -> impl Iterator<Item = Reported> {
 }
 
 /// Returns the event about a pod without limits behind the Service of a policy's pods, if it was not meant to have none.
-pub fn of_unlimited(UnlimitedPod { pod, reason, .. }: &UnlimitedPod) -> Option<Reported> {
+pub fn of_unlimited(UnlimitedPod { pod, reason, .. }: &UnlimitedPod) -> Option<ReportedEvent> {
     let skip = match reason {
         Unlimited::HostNetwork => &Skip::HostNetwork,
         Unlimited::Uncapturable(skip) if !skip.is_wanted() => skip,
@@ -64,7 +64,7 @@ pub fn of_unlimited(UnlimitedPod { pod, reason, .. }: &UnlimitedPod) -> Option<R
 }
 
 /// Returns an event about the workload of a pod, or about the pod if it has none.
-fn event(pod: &Pod, reason: &str, problem: String) -> Option<Reported> {
+fn event(pod: &Pod, reason: &str, problem: String) -> Option<ReportedEvent> {
     let regarding = match &pod.controller {
         None => Regarding::Object(pod_reference(pod)),
         Some(controller) => {
@@ -82,7 +82,7 @@ fn event(pod: &Pod, reason: &str, problem: String) -> Option<Reported> {
         }
     };
     let event = warning(reason, problem, "Inject");
-    Some(Reported { regarding, event })
+    Some(ReportedEvent { regarding, event })
 }
 
 fn pod_reference(pod: &Pod) -> ObjectReference {
@@ -90,9 +90,9 @@ fn pod_reference(pod: &Pod) -> ObjectReference {
 }
 
 /// Returns the event that the application of a pod does not answer its sidecar.
-pub fn unreachable(pod: &Pod, problem: &str) -> Reported {
+pub fn unreachable(pod: &Pod, problem: &str) -> ReportedEvent {
     let event = warning(APPLICATION_UNREACHABLE, sentence(problem), "Forward");
-    Reported { regarding: Regarding::Object(pod_reference(pod)), event }
+    ReportedEvent { regarding: Regarding::Object(pod_reference(pod)), event }
 }
 
 /// Returns a text that begins with a capital.

@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn an_event_is_not_repeated_for_a_minute() {
-    let reported = |uid: &str, note: &str| Reported {
+    let reported = |uid: &str, note: &str| ReportedEvent {
         regarding: Regarding::Object(ObjectReference { uid: Some(uid.into()), ..ObjectReference::default() }),
         event: Event {
             type_: EventType::Warning,

@@ -5,7 +5,7 @@ use super::*;
 
 #[test]
 fn an_event_is_told_once_until_many_others_were() {
-    let reported = |uid: usize| Reported {
+    let reported = |uid: usize| ReportedEvent {
         regarding: Regarding::Object(ObjectReference {
             uid: Some(uid.to_string()),
             ..ObjectReference::default()

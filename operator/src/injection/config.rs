@@ -92,11 +92,11 @@ pub fn resources(json: &str) -> anyhow::Result<ResourceRequirements> {
 pub fn guaranteed_resources(json: &str) -> anyhow::Result<GuaranteedResources> {
     #[derive(serde::Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Resources {
+    struct Guaranteed {
         cpu: Quantity,
         memory: Quantity,
     }
-    let Resources { cpu, memory } = serde_json::from_str(json).map_err(|error| {
+    let Guaranteed { cpu, memory } = serde_json::from_str(json).map_err(|error| {
         anyhow::anyhow!(
             "--sidecar-guaranteed-resources must be a JSON object with `cpu` and `memory`: {error}"
         )

@@ -2,7 +2,6 @@
 //! lease. When it is told to stop, it writes nothing any more, and serves the sidecars until the next leader does: their sessions last
 //! until it has taken the lease and the control Service, so a sidecar that has lost its session finds it at its first attempt.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,19 +18,13 @@ use tokio::time::Instant;
 
 use crate::args::Args;
 use crate::certificates::secret::{self, Certificates};
-use crate::cluster::pods::PodChange;
 use crate::cluster::watch::{Change, follow};
-use crate::distribution::hub::Hub;
 use crate::distribution::serve as distribution;
 use crate::distribution::stream::end_in_portions;
-use crate::events::Events;
 use crate::leadership::{ControlService, Leadership};
-use crate::metrics::Metrics;
 use crate::process::ports;
-use crate::queue::Queue;
-use crate::reconcile::context::{Context, Home, Injection};
-use crate::reconcile::observe::concerned;
-use crate::reconcile::{controller, dereference};
+use crate::reconcile::context::{Context, Home, Injection, Outputs};
+use crate::reconcile::{affected, controller};
 use crate::resets::ResetController;
 use crate::store::controller::StoreController;
 use crate::webhooks::configurations::WebhookService;
@@ -46,20 +39,10 @@ const RETRY: Duration = Duration::from_secs(1);
 pub struct Leader {
     /// Arguments of the operator.
     pub args: Args,
-    /// Client of the API server.
-    pub client: kube::Client,
+    /// Where it acts.
+    pub outputs: Outputs,
     /// Certificates of the control port.
     pub certificates: Certificates,
-    /// Metrics of the operator.
-    pub metrics: Arc<Metrics>,
-    /// Events about policies.
-    pub events: Events,
-    /// Events about pods.
-    pub pod_events: Events,
-    /// Policies to reconcile.
-    pub queue: Arc<Queue>,
-    /// Published policies and sessions.
-    pub hub: Arc<Hub>,
     /// Decides whether a new pod gets a sidecar.
     pub injection: Injection,
     /// The lease.
@@ -92,7 +75,7 @@ impl Leader {
         distribution.spawn(controller::run(context.clone()));
         distribution.spawn({
             let context = context.clone();
-            async move { watch_cluster(&context).await }
+            async move { affected::watch(&context).await }
         });
         tokio::select! {
             error = &mut lease => Err(error.unwrap_or_else(anyhow::Error::from)),
@@ -104,16 +87,13 @@ impl Leader {
             () = self.keep_service_certificate() => Ok(()),
             () = stores.run() => Ok(()),
             () = resets.run() => Ok(()),
-            () = queue_users_of_stores(&context) => Ok(()),
-            () = queue_bounded(&context, &self.injection) => Ok(()),
             () = self.publish_authority(&context) => Ok(()),
-            () = context.authority_maps.watch(self.client.clone()) => Ok(()),
+            () = context.inputs.authority_maps.watch(self.outputs.client.clone()) => Ok(()),
             () = self.webhooks(&context).keep() => Ok(()),
-            () = queue_all_when_the_webhook_changes(&context) => Ok(()),
             () = &mut stop => {
                 lease.abort();
                 context.hand_over();
-                self.metrics.set_leader(false);
+                self.outputs.metrics.leader.set(0);
                 tokio::select! {
                     () = self.hand_over(&control_signal) => {}
                     _ = distribution.join_next() => {}
@@ -134,14 +114,10 @@ impl Leader {
             if no_lease { std::future::pending().await } else { leadership.hold().await }
         });
         tracing::info!("this replica is the leader");
-        self.metrics.set_leader(true);
+        self.outputs.metrics.leader.set(1);
         self.certificates.refresh(true).await?;
         let context = Arc::new(Context::new(
-            self.client.clone(),
-            self.hub.clone(),
-            self.queue.clone(),
-            self.metrics.clone(),
-            (self.events.clone(), self.pod_events.clone()),
+            self.outputs.clone(),
             Home {
                 installation: self.args.installation(),
                 namespace: self.args.namespace.clone(),
@@ -149,19 +125,25 @@ impl Leader {
             },
             self.injection.clone(),
         ));
-        let (client, hub) = (self.client.clone(), self.hub.clone());
-        let stores =
-            StoreController::new(client, hub, &self.args, self.certificates.clone(), context.stores.clone())?;
-        let resets = ResetController::new(self.client.clone(), self.hub.clone());
+        let (client, hub) = (self.outputs.client.clone(), self.outputs.hub.clone());
+        let stores = StoreController::new(
+            client,
+            hub,
+            &self.args,
+            self.certificates.clone(),
+            context.inputs.stores.clone(),
+        )?;
+        let resets = ResetController::new(self.outputs.client.clone(), self.outputs.hub.clone());
         let router = distribution::router(
-            self.client.clone(),
-            context.pods.clone(),
-            self.hub.clone(),
-            self.metrics.clone(),
+            self.outputs.client.clone(),
+            context.inputs.pods.clone(),
+            self.outputs.hub.clone(),
+            self.outputs.metrics.clone(),
             self.args.service(),
         );
         let (control_signal, drain) = drain::channel();
-        let control_port = ports::control(router, self.certificates.tls(), &self.metrics.ports, drain);
+        let control_port =
+            ports::control(router, self.certificates.tls(), &self.outputs.metrics.ports, drain);
         let listener = bind(self.args.control_listen, "--control-listen", 1)?.remove(0);
         let control_port = tokio::spawn(control_port.run(listener));
         Ok(Leading { context, stores, resets, control_port, control_signal, lease })
@@ -170,11 +152,11 @@ impl Leader {
     /// The control Service as this replica uses it.
     fn control_service(&self) -> ControlService<'_> {
         ControlService {
-            client: self.client.clone(),
+            client: self.outputs.client.clone(),
             service: (&self.args.namespace, &self.args.control_service),
             ips: &self.args.pod_ips,
             port: self.args.control_listen.port(),
-            identity: self.leadership.identity(),
+            identity: &self.leadership.identity,
         }
     }
 
@@ -184,7 +166,7 @@ impl Leader {
         if self.args.no_lease {
             return std::future::pending().await;
         }
-        tokio::join!(self.hub.opened(), context.pods.listed.wait());
+        tokio::join!(self.outputs.hub.opened(), context.inputs.pods.listed.wait());
         loop {
             let taken = self.control_service().take_over().await;
             if let Err(error) = &taken {
@@ -198,10 +180,21 @@ impl Leader {
         }
     }
 
-    /// Hands the sidecars over to the next leader, unless there cannot be one.
+    /// Releases the lease, and ends all sessions when another replica leads. If none takes the lease, ends them at once.
     async fn hand_over(&self, control_port: &DrainSignal) {
-        if !self.args.no_lease {
-            hand_over(&self.hub, &self.leadership, &self.control_service(), control_port).await;
+        if self.args.no_lease {
+            return;
+        }
+        self.leadership.release().await;
+        let has_next = self.leadership.is_taken(TAKEN_WITHIN).await;
+        if has_next {
+            self.control_service().is_taken(READY_WITHIN).await;
+        }
+        control_port.stop(Instant::now());
+        if has_next {
+            let hub = &self.outputs.hub;
+            tracing::info!(sessions = hub.session_count(), "another replica leads: sidecars move to it");
+            end_in_portions(hub).await;
         }
     }
 
@@ -222,7 +215,7 @@ impl Leader {
         };
         loop {
             let kept = secret::keep_service_certificate(
-                self.client.clone(),
+                self.outputs.client.clone(),
                 &self.certificates,
                 &service.namespace,
                 &service.name,
@@ -239,7 +232,7 @@ impl Leader {
     async fn watch_settings(&self, context: &Context) {
         let (namespace, name) = (&self.args.namespace, &self.args.settings_config_map);
         let mut before = Mode::Enforce;
-        watch_mode(self.client.clone(), namespace, name, |mode| {
+        watch_mode(self.outputs.client.clone(), namespace, name, |mode| {
             match (before, mode) {
                 (Mode::Enforce, Mode::Shadow) => {
                     tracing::warn!("the installation turns all policies to Shadow: no request is rejected");
@@ -248,8 +241,8 @@ impl Leader {
                 (Mode::Enforce, Mode::Enforce) | (Mode::Shadow, Mode::Shadow) => {}
             }
             before = mode;
-            self.metrics.set_shadow(mode == Mode::Shadow);
-            context.hub.set_mode(mode);
+            self.outputs.metrics.shadow.set(i64::from(mode == Mode::Shadow));
+            context.outputs.hub.set_mode(mode);
         })
         .await;
     }
@@ -257,16 +250,16 @@ impl Leader {
     /// Returns what keeps the webhook configurations.
     fn webhooks(&self, context: &Context) -> Webhooks {
         Webhooks {
-            client: self.client.clone(),
+            client: self.outputs.client.clone(),
             name: self.args.webhook_configuration.clone(),
             service: WebhookService {
                 namespace: self.args.namespace.clone(),
                 name: self.args.webhook_service.clone(),
             },
             authorities: self.certificates.serving_authorities(),
-            path: context.webhook_path.clone(),
-            metrics: self.metrics.clone(),
-            events: self.events.clone(),
+            path: context.inputs.webhook_path.clone(),
+            metrics: self.outputs.metrics.clone(),
+            events: self.outputs.events.clone(),
         }
     }
 
@@ -276,17 +269,18 @@ impl Leader {
         loop {
             let current = trusted.borrow_and_update().clone();
             // A sidecar stays connected when the label of its namespace is gone.
-            let mut namespaces = context.namespaces.all();
-            namespaces.extend(self.hub.namespaces_with_sessions());
+            let mut namespaces = context.inputs.namespaces.all();
+            namespaces.extend(self.outputs.hub.namespaces_with_sessions());
             namespaces.extend(self.args.service().map(|service| service.namespace));
-            let (changed, retry) = context.authority_maps.publish(&self.client, &namespaces, &current).await;
+            let (changed, retry) =
+                context.inputs.authority_maps.publish(&self.outputs.client, &namespaces, &current).await;
             for namespace in changed {
-                context.queue.add_all(context.policies.in_namespace(&namespace));
+                context.outputs.queue.add_all(context.inputs.policies.in_namespace(&namespace));
             }
             tokio::select! {
                 _ = trusted.changed() => {}
-                () = context.namespaces.changed() => {}
-                () = context.authority_maps.changed() => {}
+                () = context.inputs.namespaces.changed.notified() => {}
+                () = context.inputs.authority_maps.changed.notified() => {}
                 () = tokio::time::sleep(retry.unwrap_or(REFRESH_EVERY)) => {}
             }
         }
@@ -333,108 +327,7 @@ fn mode_of(settings: &ConfigMap) -> Result<Mode, &str> {
     }
 }
 
-/// Queues the policies of namespaces whose stores have changed.
-async fn queue_users_of_stores(context: &Context) {
-    let mut resolutions = context.stores.subscribe();
-    let mut before = BTreeMap::new();
-    // The sender lives as long as the context.
-    while let Ok(now) = resolutions.wait_for(Option::is_some).await.map(|now| now.clone().unwrap_or_default())
-    {
-        let keys = now.keys().chain(before.keys()).filter(|key| now.get(*key) != before.get(*key));
-        let namespaces: BTreeSet<_> = keys.map(|key| key.namespace.as_str()).collect();
-        for namespace in namespaces {
-            context.queue.add_all(context.policies.in_namespace(namespace));
-        }
-        before = now;
-        if resolutions.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
-/// Queues all policies when the API server ceases to call the webhook, or calls it again.
-async fn queue_all_when_the_webhook_changes(context: &Context) {
-    loop {
-        context.webhook_path.changed().await;
-        context.queue.add_all(context.policies.keys());
-    }
-}
-
-/// Queues the policies of namespaces whose LimitRanges have changed: a pod without a sidecar may be able to get one now.
-async fn queue_bounded(context: &Context, injection: &Injection) {
-    loop {
-        for namespace in injection.limit_ranges.changed().await {
-            context.queue.add_all(context.policies.in_namespace(&namespace));
-        }
-    }
-}
-
-/// Keeps the tables up to date and queues the policies that a change may affect.
-async fn watch_cluster(context: &Context) {
-    let queue_namespace = |namespace: &str| context.queue.add_all(context.policies.in_namespace(namespace));
-    let policies = context.policies.watch(context.client.clone(), |change| match change {
-        Change::Applied(key) => context.queue.add(key),
-        // Immediately, without a reconcile: sidecars must not enforce a policy that does not exist.
-        Change::Deleted { uid, key } => {
-            context.hub.remove(&uid);
-            context.compilations.remove(&uid);
-            dereference::watch_targets(context, &key, None);
-            dereference::watch_contents(context, &key, None);
-            context.absent.forget(&key);
-            context.services_of_policies.forget(&key);
-            context.pace.forget(&key);
-            context.writes.forget(&key);
-            context.metrics.set_conditions(&key, &[]);
-        }
-        // The controller opens the hub when all listed policies have been published.
-        Change::Listed => {}
-    });
-    let pods = context.pods.watch(|change| match change {
-        PodChange::Applied { before, pod } => {
-            context.hub.set_pod_labels(&pod.uid, &pod.labels);
-            context.queue.add_observed(concerned(context, before.as_deref(), Some(&pod)));
-        }
-        PodChange::Deleted { before, uid } => {
-            context.hub.remove_pod(&uid);
-            if let Some(pod) = &before {
-                context.last_counted.forget(&pod.namespace);
-            }
-            context.queue.add_observed(concerned(context, before.as_deref(), None));
-        }
-    });
-    let client = || context.client.clone();
-    let routes = async {
-        tokio::join!(
-            context.services.watch(client(), queue_namespace),
-            context.inference_pools.watch(client(), queue_namespace),
-            context.endpoint_slices.watch(client(), queue_namespace),
-            context.network_policies.watch(client(), queue_namespace),
-        )
-    };
-    let namespaces = context.namespaces.watch(client(), queue_namespace);
-    tokio::join!(policies, pods, routes, namespaces, context.namespaces.watch_pods(client()));
-}
-
 /// Longest time until a replica that waits for the lease has taken it.
 const TAKEN_WITHIN: Duration = Duration::from_millis(250);
 /// Longest time until it has read the cluster, and the control Service leads to it.
 const READY_WITHIN: Duration = Duration::from_secs(5);
-
-/// Releases the lease, and ends all sessions when another replica leads. If none takes the lease, ends them at once.
-pub(super) async fn hand_over(
-    hub: &Hub,
-    leadership: &Leadership,
-    control_service: &ControlService<'_>,
-    control_port: &DrainSignal,
-) {
-    leadership.release().await;
-    let has_next = leadership.is_taken(TAKEN_WITHIN).await;
-    if has_next {
-        control_service.is_taken(READY_WITHIN).await;
-    }
-    control_port.stop(Instant::now());
-    if has_next {
-        tracing::info!(sessions = hub.session_count(), "another replica leads: sidecars move to it");
-        end_in_portions(hub).await;
-    }
-}

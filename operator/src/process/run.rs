@@ -28,10 +28,9 @@ use crate::metrics::Metrics;
 use crate::process::leader::Leader;
 use crate::process::ports::{self, Readiness};
 use crate::queue::Queue;
-use crate::reconcile::context::Injection;
+use crate::reconcile::context::{Injection, Outputs};
 use crate::store::default_store;
-use crate::webhooks::keep::is_published;
-use crate::webhooks::path::offer_invalid;
+use crate::webhooks::keep::{is_published, offer_invalid};
 
 /// Interval between reads of the certificates' Secret.
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
@@ -59,15 +58,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// The parts that come from the API server before anything is served.
-struct Prepared {
-    client: kube::Client,
-    inject_config: Arc<InjectConfig>,
-    certificates: Certificates,
-}
-
-/// Waits for the API server.
-async fn prepare(args: &Args) -> anyhow::Result<Prepared> {
+/// Waits for the API server, and returns what comes from it before anything is served.
+async fn prepare(args: &Args) -> anyhow::Result<(kube::Client, Arc<InjectConfig>, Certificates)> {
     default_store::spec(args)?;
     let client = kube::Client::try_default()
         .await
@@ -99,12 +91,12 @@ async fn prepare(args: &Args) -> anyhow::Result<Prepared> {
         Certificates::load(client.clone(), &args.namespace, args.dns_names(), args.serving_secret.clone())
             .await?;
     default_store::create_missing(client.clone(), args, &certificates).await?;
-    Ok(Prepared { client, inject_config, certificates })
+    Ok((client, inject_config, certificates))
 }
 
 /// Runs the operator until it is ordered to end, or until a part of it fails.
 async fn run_until(args: Args, mut ordered: oneshot::Receiver<()>) -> anyhow::Result<()> {
-    let Prepared { client, inject_config, certificates } = tokio::select! {
+    let (client, inject_config, certificates) = tokio::select! {
         prepared = prepare(&args) => prepared?,
         _ = &mut ordered => return Ok(()),
     };
@@ -131,15 +123,19 @@ async fn run_until(args: Args, mut ordered: oneshot::Receiver<()>) -> anyhow::Re
     servers.spawn(webhook.run(bind(args.webhook_listen, "--webhook-listen", 1)?.remove(0)));
     servers.spawn(admin.run(bind(args.admin_listen, "--admin-listen", 1)?.remove(0)));
 
-    let leader = Leader {
-        args: args.clone(),
+    let outputs = Outputs {
         client: client.clone(),
-        certificates: certificates.clone(),
+        hub: hub.clone(),
+        queue,
+        uncounted: Arc::default(),
         metrics,
         events,
         pod_events,
-        queue,
-        hub: hub.clone(),
+    };
+    let leader = Leader {
+        args: args.clone(),
+        outputs,
+        certificates: certificates.clone(),
         injection: injection.clone(),
         leadership: leadership.clone(),
     };

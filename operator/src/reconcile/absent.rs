@@ -209,7 +209,7 @@ impl Unready {
             return Ok(known.map(|pod| (pod.name.clone(), pod.reason.clone())));
         }
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-        for alternative in selector.alternatives().iter().take(MAX_SELECTORS) {
+        for alternative in selector.alternatives.iter().take(MAX_SELECTORS) {
             let page = pods.list(&is_pending().labels_from(alternative).limit(1)).await?;
             if let Some(pod) = page.items.first() {
                 return Ok(Some((pod.name_any(), pending(namespace, pod))));

@@ -37,35 +37,35 @@ pub struct Problem {
 
 /// The tables of all limits.
 #[derive(Default)]
-pub struct Tables(Mutex<BTreeMap<Place, Table>>);
+pub struct Tables(Mutex<BTreeMap<TableKey, OverrideTable>>);
 
 /// A policy, and the name of a limit.
-type Place = (PolicyKey, String);
+type TableKey = (PolicyKey, String);
 
 /// The table of a limit.
 #[derive(Default)]
-struct Table {
+struct OverrideTable {
     /// The newest recipe, and its result.
     newest: Option<(Recipe, Result<Blob, Vec<Problem>>)>,
     /// The last table that could be used, with the plans and the part of the key that it is for.
-    last_good: Option<(Usable, Blob)>,
+    last_good: Option<(LimitPart, Blob)>,
 }
 
 /// Everything that a table is built from.
 #[derive(Clone)]
 struct Recipe {
     sources: Vec<Source>,
-    usable: Usable,
+    usable: LimitPart,
 }
 
 /// The part of a limit on which its table depends.
 #[derive(Clone, PartialEq, Eq)]
-struct Usable {
+struct LimitPart {
     plans: Vec<String>,
     part: Option<KeyPart>,
 }
 
-impl Usable {
+impl LimitPart {
     fn of(compiled: &CompiledPolicy, limit: usize) -> Self {
         let limit = compiled.limits.get(limit);
         let plans = match limit.map(|limit| &limit.kind) {
@@ -95,7 +95,7 @@ impl Tables {
         sources: Vec<Source>,
     ) -> Result<Blob, Vec<Problem>> {
         let place = place(policy, compiled, of_limit.limit);
-        let recipe = Recipe { sources, usable: Usable::of(compiled, of_limit.limit) };
+        let recipe = Recipe { sources, usable: LimitPart::of(compiled, of_limit.limit) };
         let known = self.find(&policy.namespace, &recipe);
         let built = match known {
             Some(known) => known,
@@ -115,7 +115,7 @@ impl Tables {
 
     /// Returns the last table of a limit that could be used, if the limit still has its plans and its key.
     pub fn last_good(&self, policy: &PolicyKey, compiled: &CompiledPolicy, limit: usize) -> Option<Blob> {
-        let now = Usable::of(compiled, limit);
+        let now = LimitPart::of(compiled, limit);
         let tables = lock(&self.0);
         let (usable, blob) = tables.get(&place(policy, compiled, limit))?.last_good.as_ref()?;
         let fits = usable.part == now.part && usable.plans.iter().all(|plan| now.plans.contains(plan));
@@ -133,7 +133,7 @@ impl Tables {
     /// Keeps a result, unless there is no room for it.
     fn insert(
         &self,
-        place: Place,
+        place: TableKey,
         recipe: Recipe,
         built: Result<Blob, Vec<Problem>>,
     ) -> Result<Blob, Vec<Problem>> {
@@ -160,13 +160,13 @@ impl Tables {
     }
 }
 
-fn place(policy: &PolicyKey, compiled: &CompiledPolicy, limit: usize) -> Place {
+fn place(policy: &PolicyKey, compiled: &CompiledPolicy, limit: usize) -> TableKey {
     let name = compiled.limits.get(limit).map(|limit| limit.name.clone());
     (policy.clone(), name.unwrap_or_default())
 }
 
 /// Reports whether a table can be kept beside the others. Equal tables take their memory once.
-fn has_room(tables: &BTreeMap<Place, Table>, namespace: &str, new: &Blob) -> bool {
+fn has_room(tables: &BTreeMap<TableKey, OverrideTable>, namespace: &str, new: &Blob) -> bool {
     let mut sizes = BTreeMap::new();
     for ((policy, _), table) in tables {
         if let Some((_, blob)) = &table.last_good {

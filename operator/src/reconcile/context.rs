@@ -24,10 +24,10 @@ use crate::queue::Queue;
 use crate::reconcile::absent::AbsentPods;
 use crate::reconcile::contents::{KeySets, Tables};
 use crate::reconcile::counted::{LastCounted, ServicesOfPolicies};
+use crate::reconcile::facts::Outcomes;
 use crate::reconcile::pace::Pace;
-use crate::reconcile::validate::Compilations;
 use crate::store::resolve::Resolutions;
-use crate::webhooks::path::WebhookPath;
+use crate::webhooks::keep::WebhookPath;
 
 /// Maximum number of reconciles that send requests to the API server at the same time.
 const MAX_CONCURRENT: usize = 8;
@@ -36,28 +36,36 @@ const MAX_IDLE: usize = 4;
 
 /// The parts of the operator that reconciles use.
 pub struct Context {
-    /// Client of the API server.
-    pub client: kube::Client,
-    /// Settings for all policies.
-    pub installation: Installation,
+    /// The tables that they read.
+    pub inputs: Inputs,
+    /// Where they act.
+    pub outputs: Outputs,
+    /// Their memory of policies.
+    pub memory: Memory,
+    /// The place of this operator.
+    pub home: Home,
+    /// Time from which on this process has led.
+    pub started: Timestamp,
+    /// Time at which this replica became the leader.
+    pub leader_since: Instant,
+    /// Whether it hands its sidecars over to the next leader, which alone writes status.
+    hands_over: watch::Sender<bool>,
+    /// Permits for reconciles to send requests to the API server.
+    pub api_permits: Semaphore,
+    /// Permits for those whose policies have no pods. At a start there may be a thousand of them, and nobody waits for their statuses.
+    pub idle_permits: Semaphore,
+}
+
+/// The tables of the cluster, and what is known of the rest of the operator.
+pub struct Inputs {
     /// Policies as the API server has them.
     pub policies: Policies,
-    /// Their newest edits, compiled.
-    pub compilations: Compilations,
     /// Running pods.
     pub pods: Pods,
     /// Workloads that policies refer to.
     pub targets: Targets,
     /// Secrets and ConfigMaps that policies refer to.
     pub references: References<PolicyKey>,
-    /// The tables of overrides that were built from them.
-    pub tables: Tables,
-    /// The public keys that were read from them.
-    pub key_sets: KeySets,
-    /// Namespace of the operator, to whose service account rights are granted.
-    pub operator_namespace: String,
-    /// The service of the installation, if it has one.
-    pub service: Option<ServiceAccount>,
     /// Services.
     pub services: Services,
     /// InferencePools.
@@ -68,10 +76,44 @@ pub struct Context {
     pub network_policies: NetworkPolicies,
     /// Namespaces whose pods get sidecars.
     pub namespaces: Namespaces,
+    /// The bounds of what containers may request.
+    pub limit_ranges: LimitRanges,
     /// Whether the API server calls the webhook.
     pub webhook_path: WebhookPath,
     /// The ConfigMaps with the authority in the namespaces.
     pub authority_maps: AuthorityMaps,
+    /// The stores of namespaces, as far as they can be used.
+    pub stores: Arc<Resolutions>,
+}
+
+/// Where reconciles act.
+#[derive(Clone)]
+pub struct Outputs {
+    /// Client of the API server.
+    pub client: kube::Client,
+    /// Published policies and their confirmations.
+    pub hub: Arc<Hub>,
+    /// Policies to reconcile.
+    pub queue: Arc<Queue>,
+    /// Namespaces whose replicas are to be counted.
+    pub uncounted: Arc<Queue<String>>,
+    /// Metrics of the operator.
+    pub metrics: Arc<Metrics>,
+    /// Events about policies.
+    pub events: Events,
+    /// Events about pods, which cannot displace those of policies.
+    pub pod_events: Events,
+}
+
+/// The memory that one reconcile leaves to the next.
+#[derive(Default)]
+pub struct Memory {
+    /// The outcomes of the newest edits of policies.
+    pub outcomes: Outcomes,
+    /// The tables of overrides that were built.
+    pub tables: Tables,
+    /// The public keys that were read.
+    pub key_sets: KeySets,
     /// Workloads and pods that were looked for because a policy has no pods.
     pub absent: AbsentPods,
     /// The pods that were counted last.
@@ -82,32 +124,19 @@ pub struct Context {
     pub pace: Pace,
     /// When each policy's status was written last.
     pub writes: Writes,
-    /// Time from which on this process has led.
-    pub started: Timestamp,
-    /// The stores of namespaces, as far as they can be used.
-    pub stores: Arc<Resolutions>,
-    /// Published policies and their confirmations.
-    pub hub: Arc<Hub>,
-    /// Policies to reconcile.
-    pub queue: Arc<Queue>,
-    /// Metrics of the operator.
-    pub metrics: Arc<Metrics>,
-    /// Events about policies.
-    pub events: Events,
-    /// Events about pods, which cannot displace those of policies.
-    pub pod_events: Events,
     /// The events about pods that have been told.
     pub told: Told,
-    /// Time at which this replica became the leader.
-    pub leader_since: Instant,
-    /// Whether it hands its sidecars over to the next leader, which alone writes status.
-    hands_over: watch::Sender<bool>,
-    /// Permits for reconciles to send requests to the API server.
-    pub api_permits: Semaphore,
-    /// Permits for those whose policies have no pods. At a start there may be a thousand of them, and nobody waits for their statuses.
-    pub idle_permits: Semaphore,
-    /// Permits for those that count the replicas of a policy which is held back until they are known.
-    pub count_permits: Semaphore,
+}
+
+impl Memory {
+    /// Forgets a deleted policy.
+    pub fn forget(&self, key: &PolicyKey) {
+        self.outcomes.forget(key);
+        self.absent.forget(key);
+        self.services_of_policies.forget(key);
+        self.pace.forget(key);
+        self.writes.forget(key);
+    }
 }
 
 /// Decides whether a new pod gets a sidecar.
@@ -130,62 +159,26 @@ pub struct Home {
     pub service: Option<ServiceAccount>,
 }
 
-impl Context {
-    /// Returns a context with empty tables, which reports events about policies and about pods.
-    pub fn new(
-        client: kube::Client,
-        hub: Arc<Hub>,
-        queue: Arc<Queue>,
-        metrics: Arc<Metrics>,
-        (events, pod_events): (Events, Events),
-        home: Home,
-        injection: Injection,
-    ) -> Self {
-        let Home { installation, namespace: operator_namespace, service } = home;
-        let Injection { config, limit_ranges } = injection;
+impl Inputs {
+    fn new(client: &kube::Client, queue: &Arc<Queue>, Injection { config, limit_ranges }: Injection) -> Self {
+        let affects = || {
+            let queue = queue.clone();
+            move |policies| queue.add_all(policies)
+        };
         Self {
-            installation,
-            operator_namespace,
-            service,
             policies: Policies::default(),
-            compilations: Compilations::default(),
-            pods: Pods::new(client.clone(), config, limit_ranges),
-            targets: Targets::new(client.clone(), {
-                let queue = queue.clone();
-                move |policies| queue.add_all(policies)
-            }),
-            references: References::new(client.clone(), {
-                let queue = queue.clone();
-                move |policies| queue.add_all(policies)
-            }),
-            tables: Tables::default(),
-            key_sets: KeySets::default(),
+            pods: Pods::new(client.clone(), config, limit_ranges.clone()),
+            targets: Targets::new(client.clone(), affects()),
+            references: References::new(client.clone(), affects()),
             services: Services::default(),
             inference_pools: InferencePools::default(),
             endpoint_slices: EndpointSlices::default(),
             network_policies: NetworkPolicies::default(),
             namespaces: Namespaces::default(),
+            limit_ranges,
             webhook_path: WebhookPath::default(),
             authority_maps: AuthorityMaps::default(),
-            absent: AbsentPods::default(),
-            last_counted: LastCounted::default(),
-            services_of_policies: ServicesOfPolicies::default(),
-            pace: Pace::default(),
-            writes: Writes::default(),
-            started: Timestamp::now(),
             stores: Arc::default(),
-            leader_since: Instant::now(),
-            hands_over: watch::Sender::default(),
-            api_permits: Semaphore::new(MAX_CONCURRENT),
-            idle_permits: Semaphore::new(MAX_IDLE),
-            count_permits: Semaphore::new(MAX_CONCURRENT),
-            client,
-            hub,
-            queue,
-            metrics,
-            events,
-            pod_events,
-            told: Told::default(),
         }
     }
 
@@ -194,16 +187,6 @@ impl Context {
         let pools = self.inference_pools.in_namespace(namespace);
         let pools = pools.iter().map(|pool| pool.0.clone());
         self.services.in_namespace(namespace).into_iter().chain(pools).collect()
-    }
-
-    /// Ends and prevents all writes of status.
-    pub fn hand_over(&self) {
-        self.hands_over.send_replace(true);
-    }
-
-    /// Waits until this replica hands its sidecars over to the next leader.
-    pub async fn handed_over(&self) {
-        let _ = self.hands_over.subscribe().wait_for(|hands_over| *hands_over).await;
     }
 
     /// Waits until the first lists of all tables are complete. A status made from a part of a list would be
@@ -220,7 +203,34 @@ impl Context {
         for listed in lists {
             listed.wait().await;
         }
-        // The sender lives as long as the context.
+        // The sender lives as long as the inputs.
         let _ = self.stores.subscribe().wait_for(Option::is_some).await;
+    }
+}
+
+impl Context {
+    /// Returns a context with empty tables.
+    pub fn new(outputs: Outputs, home: Home, injection: Injection) -> Self {
+        Self {
+            inputs: Inputs::new(&outputs.client, &outputs.queue, injection),
+            outputs,
+            memory: Memory::default(),
+            home,
+            started: Timestamp::now(),
+            leader_since: Instant::now(),
+            hands_over: watch::Sender::default(),
+            api_permits: Semaphore::new(MAX_CONCURRENT),
+            idle_permits: Semaphore::new(MAX_IDLE),
+        }
+    }
+
+    /// Ends and prevents all writes of status.
+    pub fn hand_over(&self) {
+        self.hands_over.send_replace(true);
+    }
+
+    /// Waits until this replica hands its sidecars over to the next leader.
+    pub async fn handed_over(&self) {
+        let _ = self.hands_over.subscribe().wait_for(|hands_over| *hands_over).await;
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use sluice_config::CompiledPolicy;
 use sluice_config::key::{KeyPart, KeySource};
+use sluice_crds::Compiled;
 use sluice_crds::conditions::reasons;
 use sluice_crds::policy::jwt::JwksSource;
 use sluice_crds::policy::{ContentKind, ContentRef, OverrideSources, PodSelection, TargetKind, TargetRef};
@@ -16,26 +17,7 @@ use crate::distribution::publication::Blob;
 use crate::names::{ObjectKey, PodSelector, PolicyKey};
 use crate::reconcile::contents::Problem;
 use crate::reconcile::context::Context;
-use crate::reconcile::validate::Compiled;
-
-/// The pods that a policy selects.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SelectedPods {
-    /// Selects the pods by their labels.
-    pub selector: PodSelector,
-    /// The workloads and Services that the policy refers to.
-    pub targets: Vec<TargetRef>,
-    /// Those of them that do not exist.
-    pub missing: Vec<TargetRef>,
-    /// The reasons why none of them has pods now, as a sentence without its full stop, if none is meant to have any.
-    pub idle: Option<String>,
-}
-
-impl From<PodSelector> for SelectedPods {
-    fn from(selector: PodSelector) -> Self {
-        Self { selector, targets: Vec::new(), missing: Vec::new(), idle: None }
-    }
-}
+use crate::reconcile::facts::SelectedPods;
 
 /// Watches what a policy refers to for its pods, and nothing else for this policy.
 pub fn watch_targets(context: &Context, key: &PolicyKey, pods: Option<&PodSelection>) {
@@ -45,7 +27,7 @@ pub fn watch_targets(context: &Context, key: &PolicyKey, pods: Option<&PodSelect
     };
     // Services are always watched.
     let kinds = targets.iter().map(|target| target.kind).filter(|kind| *kind != TargetKind::Service);
-    context.targets.want(key, kinds.collect());
+    context.inputs.targets.want(key, kinds.collect());
 }
 
 /// Returns the pods that a policy selects, or the first target that has not been read yet.
@@ -77,12 +59,12 @@ pub fn select_pods(
 
 fn find(context: &Context, namespace: &str, target: &TargetRef) -> FoundTarget {
     if target.kind != TargetKind::Service {
-        return context.targets.find(namespace, target.kind, &target.name);
+        return context.inputs.targets.find(namespace, target.kind, &target.name);
     }
-    if !context.services.listed.is_set() {
+    if !context.inputs.services.listed.is_set() {
         return FoundTarget::Pending;
     }
-    let services = context.services.in_namespace(namespace);
+    let services = context.inputs.services.in_namespace(namespace);
     let service = services.iter().find(|service| service.name == target.name);
     service.map_or(FoundTarget::Missing, |service| {
         FoundTarget::Target(Arc::new(Target::service(service.selector.clone())))
@@ -92,9 +74,9 @@ fn find(context: &Context, namespace: &str, target: &TargetRef) -> FoundTarget {
 /// Waits until what a policy refers to for its pods has been read.
 pub async fn read_targets(context: &Context, key: &PolicyKey, pods: Option<&PodSelection>) {
     let Some(PodSelection::Targets(targets)) = pods else { return };
-    context.targets.listed(key).await;
+    context.inputs.targets.listed(key).await;
     if targets.iter().any(|target| target.kind == TargetKind::Service) {
-        context.services.listed.wait().await;
+        context.inputs.services.listed.wait().await;
     }
 }
 
@@ -127,9 +109,9 @@ pub fn watch_contents(context: &Context, key: &PolicyKey, compiled: Option<&Comp
     let (overrides, jwks) =
         compiled.map_or((&[][..], &[][..]), |compiled| (&compiled.overrides[..], &compiled.jwks[..]));
     let wanted: BTreeSet<_> = sources(overrides, jwks).map(|source| content_key(key, source)).collect();
-    context.references.want(key, wanted);
-    context.tables.keep_only(key, compiled.map(|compiled| (&compiled.policy, overrides)));
-    context.key_sets.keep_only(key, jwks);
+    context.inputs.references.want(key, wanted);
+    context.memory.tables.keep_only(key, compiled.map(|compiled| (&compiled.policy, overrides)));
+    context.memory.key_sets.keep_only(key, jwks);
 }
 
 /// Iterates over everything that a policy refers to.
@@ -143,7 +125,7 @@ fn sources<'a>(
 
 /// Waits until what a policy refers to has been read.
 pub async fn read_contents(context: &Context, key: &PolicyKey) {
-    context.references.read(key).await;
+    context.inputs.references.read(key).await;
 }
 
 /// Resolves what a policy refers to, and sets the hashes in the compiled policy.
@@ -153,14 +135,14 @@ pub async fn resolve(context: &Context, key: &PolicyKey, compiled: &mut Compiled
     for of_limit in &compiled.overrides {
         let mut found = Vec::new();
         for source in &of_limit.sources {
-            match context.references.get(&content_key(key, source)) {
+            match context.inputs.references.get(&content_key(key, source)) {
                 Reference::Pending => return Resolution::Unread(source.clone()),
                 Reference::Found(content) => found.push((source.clone(), content)),
                 reference => unusable.push((source.clone(), reference)),
             }
         }
         let built = if found.len() == of_limit.sources.len() {
-            context.tables.build(key, &compiled.policy, of_limit, found).await
+            context.memory.tables.build(key, &compiled.policy, of_limit, found).await
         } else {
             Err(Vec::new())
         };
@@ -168,7 +150,7 @@ pub async fn resolve(context: &Context, key: &PolicyKey, compiled: &mut Compiled
             Ok(blob) => Some(blob),
             Err(invalid) => {
                 problems.extend(invalid);
-                context.tables.last_good(key, &compiled.policy, of_limit.limit)
+                context.memory.tables.last_good(key, &compiled.policy, of_limit.limit)
             }
         };
         match blob {
@@ -182,9 +164,9 @@ pub async fn resolve(context: &Context, key: &PolicyKey, compiled: &mut Compiled
     let mut without_keys = Vec::new();
     for of_jwt in &compiled.jwks {
         let source = &of_jwt.source;
-        let read = match context.references.get(&content_key(key, source)) {
+        let read = match context.inputs.references.get(&content_key(key, source)) {
             Reference::Pending => return Resolution::Unread(source.clone()),
-            Reference::Found(content) => context.key_sets.read(key, of_jwt, &content).map_err(Some),
+            Reference::Found(content) => context.memory.key_sets.read(key, of_jwt, &content).map_err(Some),
             reference => {
                 unusable.push((source.clone(), reference));
                 Err(None)
@@ -192,7 +174,7 @@ pub async fn resolve(context: &Context, key: &PolicyKey, compiled: &mut Compiled
         };
         let jwks = read.or_else(|problem| {
             problems.extend(problem);
-            context.key_sets.last_good(key, of_jwt).ok_or(())
+            context.memory.key_sets.last_good(key, of_jwt).ok_or(())
         });
         match jwks {
             Ok(jwks) => of_jwt.set(&mut compiled.policy, jwks),
@@ -247,7 +229,7 @@ fn describe<'a>(
             (format!("sluice-{}-{first}", key.name), BTreeSet::from([*first]), denied.len() - 1)
         };
         let objects = names.iter().copied().collect::<Vec<_>>().join(", ");
-        let grant = grant(&key.namespace, &role, kind, names, &context.operator_namespace);
+        let grant = grant(&key.namespace, &role, kind, names, &context.home.namespace);
         let others = if others == 0 { String::new() } else { format!(" After that, {others} more.") };
         let message = format!(
             "The operator may not read the {kind} {objects}. Whoever may grant that in this namespace runs: {grant}.{others}"

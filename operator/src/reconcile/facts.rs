@@ -1,18 +1,19 @@
 //! The values that pass between the steps of a reconcile, up to everything that a status is computed from.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::hash::Hash;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::{BuildHasher as _, Hash};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::api::DynamicObject;
 use sluice_config::message::{PolicyFindings, StoreReport};
 use sluice_config::policy::Mode;
 use sluice_config::{CompiledPolicy, PolicyHash};
-use sluice_crds::policy::EnforcedBy;
+use sluice_crds::policy::{EnforcedBy, TargetRef};
 use sluice_crds::{RateLimitPolicyStatus, Violation};
 use tokio::time::Instant;
 
@@ -22,9 +23,9 @@ use crate::conditions::{Finding, find};
 use crate::distribution::session::Confirmation;
 use crate::events::pods::UnlimitedPod;
 use crate::leadership::LEADER_GRACE;
-use crate::names::{PolicyKey, ServiceAccount};
+use crate::locks::lock;
+use crate::names::{PodSelector, PolicyKey, ServiceAccount};
 use crate::reconcile::contents::Problem;
-use crate::reconcile::dereference::SelectedPods;
 use crate::store::resolve::Resolved;
 
 /// Time for which a published policy is `Pending`. Afterwards its pods are unconfirmed.
@@ -88,6 +89,64 @@ impl Outcome {
             | Self::Unresolved(_)
             | Self::Invalid(_) => false,
         }
+    }
+}
+
+/// The pods that a policy selects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SelectedPods {
+    /// Selects the pods by their labels.
+    pub selector: PodSelector,
+    /// The workloads and Services that the policy refers to.
+    pub targets: Vec<TargetRef>,
+    /// Those of them that do not exist.
+    pub missing: Vec<TargetRef>,
+    /// The reasons why none of them has pods now, as a sentence without its full stop, if none is meant to have any.
+    pub idle: Option<String>,
+}
+
+impl From<PodSelector> for SelectedPods {
+    fn from(selector: PodSelector) -> Self {
+        Self { selector, targets: Vec::new(), missing: Vec::new(), idle: None }
+    }
+}
+
+/// The outcome of the newest edit of each policy. A report of a sidecar, or a change of a pod, changes nothing of that.
+#[derive(Default)]
+pub struct Outcomes {
+    known: Mutex<HashMap<PolicyKey, (EditId, Arc<Outcome>)>>,
+    hasher: RandomState,
+}
+
+/// The UID of a policy, and the hash of its `spec`.
+type EditId = (Option<String>, u64);
+
+impl Outcomes {
+    fn id(&self, object: &DynamicObject) -> EditId {
+        (object.metadata.uid.clone(), self.hasher.hash_one(object.data.get("spec")))
+    }
+
+    /// Returns what became of an edit, if that is settled.
+    pub fn get(&self, key: &PolicyKey, object: &DynamicObject) -> Option<Arc<Outcome>> {
+        let edit = self.id(object);
+        lock(&self.known).get(key).filter(|(known, _)| *known == edit).map(|(_, outcome)| outcome.clone())
+    }
+
+    /// Keeps what became of an edit, unless something that it refers to is missing.
+    pub fn set(&self, key: &PolicyKey, object: &DynamicObject, outcome: &Arc<Outcome>) {
+        let is_settled = match &**outcome {
+            Outcome::Published { unusable, .. } => unusable.is_empty(),
+            Outcome::Invalid(_) => true,
+            Outcome::Unread(_) | Outcome::Unresolved(_) => false,
+        };
+        if is_settled {
+            lock(&self.known).insert(key.clone(), (self.id(object), outcome.clone()));
+        }
+    }
+
+    /// Forgets a policy that is deleted, or about to be published again.
+    pub fn forget(&self, key: &PolicyKey) {
+        lock(&self.known).remove(key);
     }
 }
 

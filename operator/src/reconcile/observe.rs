@@ -12,15 +12,15 @@ use tokio::time::Instant;
 
 use crate::cluster::pods::pod::{Pod, PodFacts, for_shared};
 use crate::cluster::routes::Service;
-use crate::distribution::publication::Places;
 use crate::distribution::session::{Confirmation, Reported};
 use crate::events::pods::{Unlimited, UnlimitedPod};
 use crate::injection::decide::is_opted_out;
 use crate::names::{PodSelector, PolicyKey, StoreKey};
 use crate::reconcile::context::Context;
 use crate::reconcile::counted::Counted;
-use crate::reconcile::dereference::SelectedPods;
-use crate::reconcile::facts::{CountedPod, Facts, NamespaceInjection, StoreFact, label_set, unique_by};
+use crate::reconcile::facts::{
+    CountedPod, Facts, NamespaceInjection, SelectedPods, StoreFact, label_set, unique_by,
+};
 
 /// The pods that count for a policy.
 pub struct CountedPods {
@@ -30,30 +30,20 @@ pub struct CountedPods {
     pub service: Vec<Arc<Pod>>,
 }
 
-/// Returns the counted pods of a policy, and publishes which of them are its replicas: those with a sidecar, and those of the
-/// service. A pod without a session is a replica too, because it admits requests while it cannot reach the operator.
-pub async fn count_replicas(
+/// Returns the pods that count for a policy of a namespace.
+pub async fn count(
     context: &Context,
-    key: &PolicyKey,
-    uid: &str,
+    namespace: &str,
     selector: &PodSelector,
+    by_service: bool,
 ) -> kube::Result<CountedPods> {
-    let selected = context.last_counted.count(&context.pods, &key.namespace, selector).await?;
-    let service = match &context.service {
-        Some(account) if context.hub.is_enforced_by_service(uid) => {
-            let runs = |pod: &Pod| pod.ends.is_none() && account.has_pod(&pod.namespace, &pod.labels);
-            context.pods.select(&account.namespace, runs)
-        }
-        Some(_) | None => Vec::new(),
-    };
-    if service.is_empty() {
-        context.hub.set_replicas(uid, selector, &selected.injected);
-    } else {
-        // A pod of the service that has a sidecar counts once.
-        let replicas = selected.injected.pods().chain(service.iter().map(|pod| pod.uid.as_str()));
-        context.hub.set_replicas(uid, selector, &Places::of(replicas));
-    }
-    Ok(CountedPods { selected, service })
+    let Context { inputs, memory, home, .. } = context;
+    let selected = memory.last_counted.count(&inputs.pods, namespace, selector).await?;
+    let service = home.service.as_ref().filter(|_| by_service).map(|account| {
+        let runs = |pod: &Pod| pod.ends.is_none() && account.has_pod(&pod.namespace, &pod.labels);
+        inputs.pods.select(&account.namespace, runs)
+    });
+    Ok(CountedPods { selected, service: service.unwrap_or_default() })
 }
 
 /// Collects the facts about a published policy, given its counted pods, as they are `since` a moment or later.
@@ -67,16 +57,16 @@ pub async fn observe(
     CountedPods { selected: pods, service }: CountedPods,
 ) -> kube::Result<Facts> {
     let namespace = &key.namespace;
-    let services = context.services_in(namespace);
-    let endpoint_slices = context.endpoint_slices.in_namespace(namespace);
+    let services = context.inputs.services_in(namespace);
+    let endpoint_slices = context.inputs.endpoint_slices.in_namespace(namespace);
     let unlimited = find_unlimited(context, key, &services, &pods.pods).await?;
     let (pods, facts): (Vec<_>, Vec<_>) = pods.pods.iter().cloned().unzip();
     let addresses = match endpoint_slices.as_slice() {
         [] => vec![None; pods.len()],
-        _ => context.pods.addresses(namespace, &pods).await?,
+        _ => context.inputs.pods.addresses(namespace, &pods).await?,
     };
     let reported = |pods: &[Arc<Pod>]| {
-        context.hub.reported(pods.iter().map(|pod| pod.uid.as_str()), uid, hash, (namespace, store))
+        context.outputs.hub.reported(pods.iter().map(|pod| pod.uid.as_str()), uid, hash, (namespace, store))
     };
     let counted =
         |(((pod, facts), addresses), reported): (((Arc<Pod>, _), Option<_>), Reported)| CountedPod {
@@ -96,12 +86,16 @@ pub async fn observe(
     let service = service.into_iter().zip(facts).zip(std::iter::repeat(None)).zip(reports).map(counted);
     let service: Vec<_> = service.map(|pod| CountedPod { is_service: true, ..pod }).collect();
     let (mut idle, mut absent) = (None, None);
-    let is_selective = !selected.selector.alternatives().is_empty() || !selected.targets.is_empty();
+    let is_selective = !selected.selector.alternatives.is_empty() || !selected.targets.is_empty();
     if !is_selective || pods.iter().any(|pod| pod.confirmation == Confirmation::Applied) {
-        context.absent.forget(key);
+        context.memory.absent.forget(key);
     } else {
         let is_running = |name: &str| pods.iter().any(|pod| pod.pod.name == name);
-        let found = context.absent.find(&context.client, key, since, &selected.selector, is_running).await?;
+        let found = context
+            .memory
+            .absent
+            .find(&context.outputs.client, key, since, &selected.selector, is_running)
+            .await?;
         absent.clone_from(&found.reason);
         if pods.is_empty() {
             absent = absent.or_else(|| found.empty.clone());
@@ -114,16 +108,16 @@ pub async fn observe(
         unlimited,
         services,
         endpoint_slices,
-        network_policies: context.network_policies.in_namespace(namespace),
+        network_policies: context.inputs.network_policies.in_namespace(namespace),
         idle,
         absent,
         injection: NamespaceInjection {
-            is_labelled: context.namespaces.is_labelled(namespace),
-            labelled_since: context.namespaces.labelled_since(namespace),
-            is_excluded: context.webhook_path.excludes(namespace),
-            webhook: context.webhook_path.problem(),
+            is_labelled: context.inputs.namespaces.is_labelled(namespace),
+            labelled_since: context.inputs.namespaces.labelled_since(namespace),
+            is_excluded: context.inputs.webhook_path.excludes(namespace),
+            webhook: context.inputs.webhook_path.problem(),
             operator_since: Some(context.started),
-            authority: context.authority_maps.problem(namespace),
+            authority: context.inputs.authority_maps.problem(namespace),
         },
         store: store_fact(context, namespace, store),
     })
@@ -134,7 +128,7 @@ fn store_fact(context: &Context, namespace: &str, store: &str) -> StoreFact {
     if store == DEFAULT_STORE {
         return StoreFact::Default;
     }
-    let stores = context.stores.borrow();
+    let stores = context.inputs.stores.borrow();
     let found = stores.as_ref().and_then(|stores| stores.get(&StoreKey::new(namespace, store)));
     found.cloned().map_or(StoreFact::Missing, StoreFact::Known)
 }
@@ -155,16 +149,16 @@ async fn find_unlimited(
         .filter(|service| !service.is_ignored && kinds.iter().any(|labels| service.selects(labels)))
         .collect();
     let names = of_counted.iter().map(ToString::to_string);
-    context.services_of_policies.set(key, names.collect());
+    context.memory.services_of_policies.set(key, names.collect());
     if of_counted.is_empty() {
         return Ok(Vec::new());
     }
     let counted: HashSet<_, RandomState> = counted.iter().map(|(pod, _)| &pod.uid).collect();
     let mut is_behind = for_shared(|labels| of_counted.iter().any(|service| service.selects(labels)));
-    let others = context.pods.select(&key.namespace, |pod| {
+    let others = context.inputs.pods.select(&key.namespace, |pod| {
         pod.ends.is_none() && is_behind(&pod.labels) && !counted.contains(&pod.uid)
     });
-    let facts = context.pods.facts(&key.namespace, &others).await?;
+    let facts = context.inputs.pods.facts(&key.namespace, &others).await?;
     let unlimited = others.into_iter().zip(facts).filter_map(|(pod, facts)| {
         let reason = unlimited(&pod, &*facts?)?;
         let services = of_counted.iter().filter(|service| service.selects(&pod.labels));
@@ -183,27 +177,4 @@ fn unlimited(pod: &Pod, facts: &PodFacts) -> Option<Unlimited> {
         Ok(_) => Some(Unlimited::NoSidecar),
         Err(error) => Some(Unlimited::Uncapturable(error.clone())),
     }
-}
-
-/// Returns the policies that a change of a pod concerns. The table of pods must have the change already.
-pub fn concerned(context: &Context, before: Option<&Pod>, after: Option<&Pod>) -> BTreeSet<PolicyKey> {
-    let Some(pod) = after.or(before) else { return BTreeSet::new() };
-    if context.service.as_ref().is_some_and(|service| service.has_pod(&pod.namespace, &pod.labels)) {
-        return context.hub.enforced_by_service().into_iter().collect();
-    }
-    let namespace = pod.namespace.as_str();
-    if before == after && context.endpoint_slices.in_namespace(namespace).is_empty() {
-        // Only its status has changed. Of that, only its address matters, if an EndpointSlice could list it.
-        return BTreeSet::new();
-    }
-    let labels: Vec<_> = before.into_iter().chain(after).map(|pod| &*pod.labels).collect();
-    let mut policies: BTreeSet<_> = context.hub.selecting(namespace, &labels).into_iter().collect();
-    if context.pods.facts_if_known(pod).is_some_and(|facts| facts.injected) {
-        return policies;
-    }
-    let services = context.services_in(namespace);
-    let behind = services.iter().filter(|service| labels.iter().any(|labels| service.selects(labels)));
-    let behind: Vec<_> = behind.map(ToString::to_string).collect();
-    policies.extend(context.services_of_policies.sharing(namespace, &behind));
-    policies
 }

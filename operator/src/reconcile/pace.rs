@@ -20,12 +20,10 @@ mod tests;
 /// pods of a rollout) lead to one more reconcile, and not to one each.
 pub(super) const SETTLE: Duration = Duration::from_millis(50);
 /// Time between two computations, for each pod that the policy selects, and the longest one for a new edit.
-const OF_A_POD: Duration = Duration::from_micros(250);
+pub(super) const OF_A_POD: Duration = Duration::from_micros(250);
 const MAX_INTERVAL: Duration = Duration::from_secs(2);
 /// Longest time between two computations while pods keep coming.
 const MAX_WHILE_PODS_COME: Duration = Duration::from_secs(4);
-/// Longest time for which changes of replicas wait for the status.
-pub(super) const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time without events after which a computation is the first one again.
 const REST: Duration = Duration::from_secs(2);
 /// How often the time between two computations doubles.

@@ -1,9 +1,9 @@
-//! Publishes a compiled policy to the sidecars. Publishing the same edit again changes nothing.
+//! Validates a policy, and publishes it to the sidecars. Publishing the same edit again changes nothing.
 
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
-use sluice_crds::Violation;
 use sluice_crds::violation::Kind;
+use sluice_crds::{Compiled, Installation, Violation, compile};
 
 use crate::distribution::publication::{Blob, Publication, PublishedEdit};
 use crate::names::PolicyKey;
@@ -11,7 +11,12 @@ use crate::reconcile::contents::Problem;
 use crate::reconcile::context::Context;
 use crate::reconcile::dereference::{Resolution, select_pods};
 use crate::reconcile::facts::Outcome;
-use crate::reconcile::validate::Compiled;
+
+/// Validates and compiles a policy for an installation.
+pub fn validate(object: &DynamicObject, installation: &Installation) -> Result<Compiled, Vec<Violation>> {
+    let unreadable = |error: serde_json::Error| vec![Violation::new("spec", error.to_string())];
+    compile(&serde_json::to_value(object).map_err(unreadable)?, installation)
+}
 
 /// Publishes the result of compiling `object` and of resolving what it refers to. Returns `None`, and publishes nothing,
 /// if the policy has been edited or deleted meanwhile. Fails if the policy cannot be encoded.
@@ -23,7 +28,7 @@ pub fn publish(
     resolution: Resolution,
 ) -> serde_json::Result<Option<Outcome>> {
     let uid = object.uid().unwrap_or_default();
-    let outcome = context.policies.publish_if_current(key, object, || {
+    let outcome = context.inputs.policies.publish_if_current(key, object, || {
         let outcome = match (compiled, resolution) {
             (Err(violations), _) => Outcome::Invalid(violations),
             (Ok(_), Resolution::Unread(content)) => Outcome::Unread(content.to_string()),
@@ -38,13 +43,13 @@ pub fn publish(
         };
         match &outcome {
             Outcome::Published { .. } => {}
-            Outcome::Unread(_) => context.hub.keep_published(&uid, key),
+            Outcome::Unread(_) => context.outputs.hub.keep_published(&uid, key),
             Outcome::Unresolved(_) | Outcome::Invalid(_) => {
                 if is_not_granted(&outcome) {
                     // What others ask about the domain must not be denied by a policy that may not name it any more.
-                    context.hub.take_from_service(&uid, key);
+                    context.outputs.hub.take_from_service(&uid, key);
                 }
-                context.hub.keep_published(&uid, key);
+                context.outputs.hub.keep_published(&uid, key);
                 follow_targets(context, key, &uid);
             }
         }
@@ -64,7 +69,7 @@ fn publish_edit(
     context: &Context,
     key: &PolicyKey,
     uid: &str,
-    Compiled { policy, pods, enforced_by, overrides: _, jwks: _ }: Compiled,
+    Compiled { policy, pods, enforced_by, .. }: Compiled,
     blobs: Vec<Blob>,
     unusable: Vec<Problem>,
 ) -> serde_json::Result<Outcome> {
@@ -75,7 +80,7 @@ fn publish_edit(
     let publication = Publication::new(selected.selector.clone(), (pods, enforced_by), &policy, blobs)?;
     let forms = publication.forms.clone();
     let PublishedEdit { at: published_at, is_first, installation } =
-        context.hub.publish(uid, key, publication);
+        context.outputs.hub.publish(uid, key, publication);
     let hash = forms.under(installation).hash.clone();
     let policy = Box::new(policy);
     Ok(Outcome::Published {
@@ -95,23 +100,23 @@ fn publish_fallback(
     context: &Context,
     key: &PolicyKey,
     uid: &str,
-    Compiled { policy, pods, enforced_by, overrides: _, jwks: _ }: Compiled,
+    Compiled { policy, pods, enforced_by, .. }: Compiled,
     blobs: Vec<Blob>,
 ) -> serde_json::Result<()> {
     let Ok(selected) = select_pods(context, key, &pods) else { return Ok(()) };
-    if context.hub.has_whole(uid) {
+    if context.outputs.hub.has_whole(uid) {
         return Ok(());
     }
     let publication = Publication::new(selected.selector, (pods, enforced_by), &policy, blobs)?;
-    context.hub.publish(uid, key, Publication { is_fallback: true, ..publication });
+    context.outputs.hub.publish(uid, key, Publication { is_fallback: true, ..publication });
     Ok(())
 }
 
 /// Sidecars keep the last valid edit, whose targets may have changed.
 fn follow_targets(context: &Context, key: &PolicyKey, uid: &str) {
-    if let Some(pods) = context.hub.pods(uid)
+    if let Some(pods) = context.outputs.hub.pods(uid)
         && let Ok(selected) = select_pods(context, key, &pods)
     {
-        context.hub.select(uid, selected.selector);
+        context.outputs.hub.select(uid, selected.selector);
     }
 }

@@ -32,7 +32,7 @@ use crate::names::{ObjectKey, StoreKey};
 use crate::store::default_store::{self, KEY_SECRET, PASSWORD_ROOT};
 use crate::store::embedded::{self, ServerCertificate};
 use crate::store::managed::{CERTIFICATE_WINDOW, ManagedStores, OwnConnection, WantedStore};
-use crate::store::resolve::{Resolutions, Resolved, SecretFields, StoreRules, Usable, resolve, secret_of};
+use crate::store::resolve::{Resolutions, Resolved, StoreRules, Usable, read_secret, resolve, secret_of};
 use crate::store::status::{ObservedStore, status};
 
 /// Interval at which all stores are reconciled even if nothing changes.
@@ -58,7 +58,7 @@ const OWN_HEALTH_EVERY: Duration = Duration::from_secs(1);
 pub struct StoreController {
     client: kube::Client,
     hub: Arc<Hub>,
-    stores: Untyped<RateLimitStore>,
+    stores: Untyped,
     references: References<()>,
     changed: Arc<Notify>,
     rules: StoreRules,
@@ -70,11 +70,9 @@ pub struct StoreController {
     resolutions: Arc<Resolutions>,
 }
 
-/// The outcome of resolving all stores.
-struct Resolving<'a> {
-    objects: &'a BTreeMap<StoreKey, Arc<DynamicObject>>,
-    resolved: BTreeMap<StoreKey, Resolved>,
-}
+/// Stores as the API server has them, and as they are resolved.
+type StoreObjects = BTreeMap<StoreKey, Arc<DynamicObject>>;
+type ResolvedStores = BTreeMap<StoreKey, Resolved>;
 
 /// State that lasts from one reconcile to the next.
 struct ReconcileState {
@@ -137,8 +135,8 @@ impl StoreController {
 
     /// Reconciles for as long as the process lives.
     pub async fn run(&self) {
-        let watching = self.stores.watch(self.client.clone(), || self.changed.notify_one());
-        let (reports, changed) = (self.hub.store_reports_changed(), self.changed.clone());
+        let watching = self.stores.watch::<RateLimitStore>(self.client.clone(), || self.changed.notify_one());
+        let (reports, changed) = (self.hub.store_reports.clone(), self.changed.clone());
         let reporting = async {
             loop {
                 reports.notified().await;
@@ -163,10 +161,10 @@ impl StoreController {
             writes: Writes::default(),
             deferred: false,
         };
-        let mut published = self.hub.version();
+        let mut published = self.hub.version.subscribe();
         loop {
             let delay = match self.reconcile(&mut state).await {
-                Ok(()) if !self.hub.has_stores() => FIRST,
+                Ok(()) if !self.hub.has_stores.is_set() => FIRST,
                 Ok(()) if state.deferred => MIN_INTERVAL,
                 Ok(()) => REFRESH_EVERY,
                 Err(error) => {
@@ -204,15 +202,15 @@ impl StoreController {
             Some(known) => known.clone(),
             None => state.secrets.insert(self.read_secrets().await?).clone(),
         };
-        let resolving = self.resolve_all(&objects, &secrets.key);
+        let resolved = self.resolve_all(&objects, &secrets.key);
         self.keep_embedded_secret(state).await?;
-        for (key, resolved) in &resolving.resolved {
-            if let Resolved::Usable(usable) = resolved {
+        for (key, one) in &resolved {
+            if let Resolved::Usable(usable) = one {
                 state.usable.insert(key.clone(), (**usable).clone());
             }
         }
         // What a store's sidecars use stays in use while its Secret is missing or wrong.
-        state.usable.retain(|key, _| match resolving.resolved.get(key) {
+        state.usable.retain(|key, _| match resolved.get(key) {
             Some(Resolved::NotAllowed) | None => false,
             Some(_) => true,
         });
@@ -227,20 +225,20 @@ impl StoreController {
                 .and_then(|object| part::<RateLimitStoreStatus>(object, "status")?.passwords),
         });
         // Before, users of namespaces whose policies have not been read yet would be removed.
-        if self.hub.has_policies() {
+        if self.hub.has_policies.is_set() {
             state.managed.keep(wanted, &secrets.password_root, &self.hub);
         }
-        self.publish(&resolving, state);
+        self.publish(&resolved, state);
         let default = state.usable.get(&self.rules.default);
         let shared = default.filter(|usable| usable.kind == Access::Shared);
         state.own.keep(shared.map(|usable| &usable.access));
         self.resolutions.send_if_modified(|before| {
-            let changed = before.as_ref() != Some(&resolving.resolved);
-            *before = Some(resolving.resolved.clone());
+            let changed = before.as_ref() != Some(&resolved);
+            *before = Some(resolved.clone());
             changed
         });
-        let written = self.write_all(&resolving, state).await;
-        self.update_embedded(&resolving, state).await?;
+        let written = self.write_all(&objects, &resolved, state).await;
+        self.update_embedded(&resolved, state).await?;
         written
     }
 
@@ -269,11 +267,11 @@ impl StoreController {
     /// Writes the users and the library into the Secret of the embedded Redis, for its next start.
     async fn update_embedded(
         &self,
-        resolving: &Resolving<'_>,
+        resolved: &ResolvedStores,
         state: &mut ReconcileState,
     ) -> anyhow::Result<()> {
         let key = &self.rules.default;
-        let (true, Some(Resolved::Usable(usable))) = (self.is_embedded, resolving.resolved.get(key)) else {
+        let (true, Some(Resolved::Usable(usable))) = (self.is_embedded, resolved.get(key)) else {
             return Ok(());
         };
         let Some(secret) = self.embedded_secret() else { return Ok(()) };
@@ -290,7 +288,7 @@ impl StoreController {
             state.managed.load_certificate(key, embedded::certificate_settings());
         }
         let is_loading = state.certificate_changed.elapsed() < CERTIFICATE_WINDOW;
-        let trusted = embedded::authorities(&self.certificates.trusted().borrow(), &secret, is_loading);
+        let trusted = embedded::authorities(&self.certificates.trusted.borrow(), &secret, is_loading);
         let is_checked = state.certificate_checked.is_some_and(|at| at.elapsed() < CERTIFICATE_EVERY);
         let issued = if is_checked && present.is_some() {
             None
@@ -305,7 +303,7 @@ impl StoreController {
 
     /// Creates the store of the installation, or sets its spec back to what the chart's values say. A store that cannot be
     /// changed stays as it is.
-    async fn keep_default(&self, objects: &BTreeMap<StoreKey, Arc<DynamicObject>>) -> anyhow::Result<()> {
+    async fn keep_default(&self, objects: &StoreObjects) -> anyhow::Result<()> {
         let (Some(spec), key) = (&self.spec, &self.rules.default) else { return Ok(()) };
         match objects.get(key) {
             Some(object) if default_store::has_spec(object, spec) => Ok(()),
@@ -321,7 +319,7 @@ impl StoreController {
 
     async fn read_secrets(&self) -> anyhow::Result<RootSecrets> {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.rules.default.namespace);
-        let fields = SecretFields::read(&api, KEY_SECRET).await?;
+        let fields = read_secret(&api, KEY_SECRET).await?;
         let field =
             |name: &str| fields.text(name)?.with_context(|| format!("{fields} has no field `{name}`"));
         let key = KeySecret::try_from(field("key")?).map_err(|error| anyhow::anyhow!("{fields}: {error}"))?;
@@ -331,11 +329,7 @@ impl StoreController {
         Ok(RootSecrets { key, password_root })
     }
 
-    fn resolve_all<'a>(
-        &self,
-        objects: &'a BTreeMap<StoreKey, Arc<DynamicObject>>,
-        key_secret: &KeySecret,
-    ) -> Resolving<'a> {
+    fn resolve_all(&self, objects: &StoreObjects, key_secret: &KeySecret) -> ResolvedStores {
         let compiled: BTreeMap<_, Result<CompiledStore, Resolved>> = objects
             .iter()
             .filter(|(key, _)| !self.rules.is_ignored(key))
@@ -366,20 +360,20 @@ impl StoreController {
             );
             (key, resolved)
         });
-        Resolving { resolved: resolved.collect(), objects }
+        resolved.collect()
     }
 
     /// Gives sidecars access to the stores. Waits until all Secrets have been read and the store of the installation
     /// can be used: a new leader must not withdraw what sidecars have.
-    fn publish(&self, resolving: &Resolving<'_>, state: &ReconcileState) {
+    fn publish(&self, resolved: &ResolvedStores, state: &ReconcileState) {
         // The installation's store is waited for. Others are for a short time, so that no tenant keeps sidecars waiting.
         let waits = |key: &StoreKey| {
-            let is_first = !self.hub.has_stores();
+            let is_first = !self.hub.has_stores.is_set();
             is_first && (*key == self.rules.default || state.started.elapsed() < MAX_WAIT)
         };
         let is_pending =
             |(key, resolved): (&StoreKey, &Resolved)| *resolved == Resolved::Pending && waits(key);
-        if resolving.resolved.iter().any(is_pending) {
+        if resolved.iter().any(is_pending) {
             return;
         }
         let mut sources = BTreeMap::new();
@@ -398,7 +392,7 @@ impl StoreController {
         let default = match (&self.spec, sources.remove(&self.rules.default)) {
             (None, _) => StoreSource::Memory,
             (Some(_), Some(source)) => source,
-            (Some(_), None) if self.hub.has_stores() => return,
+            (Some(_), None) if self.hub.has_stores.is_set() => return,
             (Some(_), None) => {
                 tracing::warn!(
                     "sidecars receive no policies until the RateLimitStore {} can be used",
@@ -413,15 +407,20 @@ impl StoreController {
             }
             Resolved::Usable(_) | Resolved::NotAllowed => None,
         };
-        let unresolved = resolving.resolved.iter().filter_map(is_unresolved).collect();
+        let unresolved = resolved.iter().filter_map(is_unresolved).collect();
         self.hub.set_stores(HubStores { default, named: sources, unresolved });
     }
 
-    async fn write_all(&self, resolving: &Resolving<'_>, state: &mut ReconcileState) -> anyhow::Result<()> {
+    async fn write_all(
+        &self,
+        objects: &StoreObjects,
+        resolved: &ResolvedStores,
+        state: &mut ReconcileState,
+    ) -> anyhow::Result<()> {
         let mut failed = None;
         state.deferred = false;
-        for (key, resolved) in &resolving.resolved {
-            let Some(object) = resolving.objects.get(key) else { continue };
+        for (key, resolved) in resolved {
+            let Some(object) = objects.get(key) else { continue };
             let is_default = *key == self.rules.default;
             let previous: Option<RateLimitStoreStatus> = part(object, "status");
             let provisioned = state.managed.provisioned(key);

@@ -129,7 +129,7 @@ impl ManagedStores {
             }
         };
         if hub.store_reports(store).iter().any(|sidecar| misses(&sidecar.report)) {
-            provisioner.repair();
+            provisioner.repair.notify_one();
         }
         Some(Managed { provisioner, access: access.clone(), passwords: epoch, used, source })
     }
@@ -265,11 +265,6 @@ impl Provisioner {
             *wanted = users;
             changed
         });
-    }
-
-    /// Makes another pass soon, because a sidecar misses something.
-    pub fn repair(&self) {
-        self.repair.notify_one();
     }
 
     /// Makes the servers load a certificate that a file of theirs will soon have, by these settings.

@@ -148,11 +148,11 @@ pub fn resolve(
             if kind != SECRET_TYPE && !is_default {
                 return Resolved::Unusable(SecretProblem::Type(key, kind.to_owned()));
             }
-            Some(SecretFields::of(&secret))
+            Some(secret)
         }
     };
     let CompiledStore { redis, access: kind, password_epoch, secret: _ } = store;
-    match assemble(redis, key_secret.clone(), fields.as_ref()) {
+    match assemble(redis, key_secret.clone(), fields.as_deref()) {
         Ok(access)
             if kind == Access::Managed && access.redis.tls.as_ref().is_some_and(has_client_certificate) =>
         {
@@ -169,37 +169,20 @@ fn has_client_certificate(tls: &Tls) -> bool {
     tls.client_certificate.is_some()
 }
 
-/// The fields of a Secret. It is displayed by its name and never by its content.
-pub struct SecretFields {
-    name: String,
-    data: BTreeMap<String, ByteString>,
+/// Reads a Secret.
+pub async fn read_secret(api: &Api<Secret>, name: &str) -> anyhow::Result<Content> {
+    let secret = api.get_opt(name).await.with_context(|| format!("the Secret {name} could not be read"))?;
+    Ok(secret.with_context(|| format!("the Secret {name} does not exist: create it"))?.into())
 }
 
-impl fmt::Display for SecretFields {
+/// A Secret is displayed by its name and never by its content.
+impl fmt::Display for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the Secret {}", self.name)
     }
 }
 
-impl SecretFields {
-    /// Returns the fields of a Secret that has this data.
-    pub fn new(name: &str, data: BTreeMap<String, ByteString>) -> Self {
-        Self { name: name.to_owned(), data }
-    }
-
-    /// Returns the fields of a Secret.
-    pub fn of(secret: &Content) -> Self {
-        Self::new(&secret.name, secret.data.clone())
-    }
-
-    /// Reads a Secret.
-    pub async fn read(api: &Api<Secret>, name: &str) -> anyhow::Result<Self> {
-        let secret =
-            api.get_opt(name).await.with_context(|| format!("the Secret {name} could not be read"))?;
-        let secret = secret.with_context(|| format!("the Secret {name} does not exist: create it"))?;
-        Ok(Self::new(name, secret.data.unwrap_or_default()))
-    }
-
+impl Content {
     /// Returns the text of a field without its final newlines, or `None` if the field is absent or empty.
     pub fn text(&self, field: &str) -> anyhow::Result<Option<String>> {
         let Some(ByteString(bytes)) = self.data.get(field) else { return Ok(None) };
@@ -214,7 +197,7 @@ impl SecretFields {
 pub fn assemble(
     redis: RedisOptions,
     key_secret: KeySecret,
-    secret: Option<&SecretFields>,
+    secret: Option<&Content>,
 ) -> anyhow::Result<StoreAccess> {
     let credentials = secret.map(credentials).transpose()?.unwrap_or_default();
     let redis = redis.with_credentials(credentials).and_then(|redis| redis.check().map(|()| redis));
@@ -226,7 +209,7 @@ pub fn assemble(
 }
 
 /// Reads the credentials and certificates from the Secret of the store.
-fn credentials(store: &SecretFields) -> anyhow::Result<StoreCredentials> {
+fn credentials(store: &Content) -> anyhow::Result<StoreCredentials> {
     let secret = |field| anyhow::Ok(store.text(field)?.map(redis::Secret::new));
     let client_certificate = match (store.text("tls.crt")?, store.text("tls.key")?) {
         (Some(certificate), Some(key)) => Some(ClientCertificate { certificate, key }),

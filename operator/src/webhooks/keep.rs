@@ -1,6 +1,7 @@
-//! Keeps the operator's authority in the webhook configurations, and finds out whether the API server calls the webhook.
-//! Only the leader does.
+//! The way from the API server to the webhook. The leader keeps the operator's authority in the webhook configurations, and finds out
+//! whether the API server calls the webhook: a policy that only the webhook finds invalid proves it, by a dry run.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,16 +12,136 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use kube::api::{Api, PostParams};
 use kube::runtime::watcher;
+use serde_json::json;
+use sluice_crds::RateLimitPolicy;
 use sluice_host::logging::told;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::cluster::watch::{Change, follow};
-use crate::events::{Events, Regarding, Reported, object, warning};
+use crate::events::{Events, Regarding, ReportedEvent, object, warning};
 use crate::locks::lock;
 use crate::metrics::Metrics;
 use crate::webhooks::configurations::{Configurations, WebhookService};
-use crate::webhooks::path::{WebhookPath, offer_invalid};
+
+/// The way from the API server to the webhook, as far as it is known. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct WebhookPath(Arc<watch::Sender<PathState>>);
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct PathState {
+    /// The faults of the configurations.
+    configured: Option<String>,
+    /// The reason why an invalid policy was not refused.
+    probed: Option<String>,
+    excluded: BTreeSet<String>,
+}
+
+impl WebhookPath {
+    /// Returns why the API server does not call the webhook, or `None` if it does, as far as is known.
+    pub fn problem(&self) -> Option<String> {
+        let state = self.0.borrow();
+        state.configured.clone().or_else(|| {
+            state
+                .probed
+                .as_ref()
+                .map(|problem| format!("the API server does not call the webhook: {problem}"))
+        })
+    }
+
+    /// Reports whether the configurations are not as they must be.
+    pub(super) fn is_misconfigured(&self) -> bool {
+        self.0.borrow().configured.is_some()
+    }
+
+    /// Reports whether the pods of a namespace never get a sidecar.
+    pub fn excludes(&self, namespace: &str) -> bool {
+        self.0.borrow().excluded.contains(namespace)
+    }
+
+    /// Waits for the next change.
+    pub async fn changed(&self) {
+        let _ = self.0.subscribe().changed().await;
+    }
+
+    pub(super) fn set_configured(&self, problem: Option<String>, excluded: BTreeSet<String>) {
+        self.set(|state| (state.configured, state.excluded) = (problem, excluded));
+    }
+
+    pub(super) fn set_probed(&self, problem: Option<String>) {
+        self.set(|state| state.probed = problem);
+    }
+
+    /// Changes the state, and logs when the way breaks and when it works again.
+    fn set(&self, change: impl FnOnce(&mut PathState)) {
+        let before = self.problem();
+        self.0.send_if_modified(|state| {
+            let old = state.clone();
+            change(state);
+            *state != old
+        });
+        match (before, self.problem()) {
+            (before, Some(problem)) if before.as_ref() != Some(&problem) => {
+                tracing::warn!("new pods get no sidecar: {problem}");
+            }
+            (Some(_), None) => tracing::info!("the API server calls the webhook again"),
+            _ => {}
+        }
+    }
+}
+
+/// Beginning of the names of the policies that are offered.
+pub const PROBE_NAME: &str = "sluice-verify-";
+
+/// The reason why the API server does not call the webhook.
+#[derive(Debug, thiserror::Error)]
+pub enum NotCalled {
+    /// The policy was accepted.
+    #[error(
+        "it accepts an invalid policy, so it does not reach the webhook. Check the pods of the operator, and whether a firewall \
+         or a NetworkPolicy keeps the API server from port 9443 of the nodes' pods"
+    )]
+    Accepted,
+    /// The API server could not call the webhook, or could not be asked.
+    #[error("it answers: {}", told(.0))]
+    Failed(kube::Error),
+}
+
+/// The API server's words when this webhook denies an object. Another policy engine may deny the object too.
+const DENIED: &str = "\"validate.sluice.dev\" denied the request";
+/// The API server's words when it cannot call a webhook.
+const CANNOT_CALL: &str = "failed calling webhook";
+
+impl NotCalled {
+    /// Reports whether it is certain. Somebody else may deny the policy first, or the API server may not be reached.
+    pub fn is_certain(&self) -> bool {
+        match self {
+            Self::Accepted => true,
+            Self::Failed(kube::Error::Api(status)) => status.message.contains(CANNOT_CALL),
+            Self::Failed(_) => false,
+        }
+    }
+}
+
+/// Offers a policy that only the webhook finds invalid. The API server does not store it.
+pub async fn offer_invalid(client: &kube::Client, namespace: &str) -> Result<(), NotCalled> {
+    let policy = json!({
+        "apiVersion": "sluice.dev/v1alpha1", "kind": "RateLimitPolicy",
+        "metadata": {"generateName": PROBE_NAME},
+        "spec": {"limits": [{
+            "name": "invalid", "matches": [{"path": {"regex": "("}}], "rates": [{"requests": 1, "per": "1m"}],
+        }]},
+    });
+    let policy =
+        serde_json::from_value(policy).map_err(|error| NotCalled::Failed(kube::Error::SerdeError(error)))?;
+    let api: Api<RateLimitPolicy> = Api::namespaced(client.clone(), namespace);
+    let params = PostParams { dry_run: true, ..PostParams::default() };
+    match api.create(&params, &policy).await {
+        Ok(_) => Err(NotCalled::Accepted),
+        Err(kube::Error::Api(status)) if status.message.contains(DENIED) => Ok(()),
+        Err(error) => Err(NotCalled::Failed(error)),
+    }
+}
 
 /// Interval between proofs that the API server calls the webhook.
 const PROBE_EVERY: Duration = Duration::from_secs(60);
@@ -51,7 +172,7 @@ pub struct Webhooks {
 
 /// The configurations as the watches have them.
 #[derive(Default)]
-struct Watched {
+struct WatchedWebhooks {
     state: Mutex<WatchedConfigurations>,
     changed: Notify,
     /// Whether the configurations are as they must be, with the authority.
@@ -65,7 +186,7 @@ struct WatchedConfigurations {
     has_validating: bool,
 }
 
-impl Watched {
+impl WatchedWebhooks {
     fn change(&self, change: impl FnOnce(&mut WatchedConfigurations)) {
         change(&mut lock(&self.state));
         self.changed.notify_one();
@@ -81,7 +202,7 @@ impl Watched {
 impl Webhooks {
     /// Keeps the configurations for as long as the process lives.
     pub async fn keep(self) {
-        let watched = Watched::default();
+        let watched = WatchedWebhooks::default();
         let config = || watcher::Config::default().fields(&format!("metadata.name={}", self.name));
         let api: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
         let mutating = follow(watcher::watcher(api, config()), |change| {
@@ -103,7 +224,7 @@ impl Webhooks {
     }
 
     /// Writes the authority into the configurations when it or they have changed, and examines them.
-    async fn keep_authority(&self, watched: &Watched) {
+    async fn keep_authority(&self, watched: &WatchedWebhooks) {
         let mut authorities = self.authorities.clone();
         let mut kept: Option<(String, Instant)> = None;
         loop {
@@ -143,7 +264,7 @@ impl Webhooks {
     }
 
     fn record(&self) {
-        self.metrics.set_webhook_not_called(self.path.problem().is_some());
+        self.metrics.webhook_not_called.set(i64::from(self.path.problem().is_some()));
     }
 
     /// Puts the authority into the configurations: at once, but not again and again. Returns the time after which to look
@@ -205,11 +326,11 @@ impl Webhooks {
         let kind = "MutatingWebhookConfiguration";
         let object = object("admissionregistration.k8s.io/v1", kind, None, &self.name, None);
         let event = warning("CABundleChanged", note, "Restore");
-        self.events.report(Reported { regarding: Regarding::Object(object), event });
+        self.events.report(ReportedEvent { regarding: Regarding::Object(object), event });
     }
 
     /// Proves the way again and again, while the configurations are complete.
-    async fn probe(&self, watched: &Watched) {
+    async fn probe(&self, watched: &WatchedWebhooks) {
         let mut complete = watched.complete.subscribe();
         let (mut failures, mut unknown) = (0, None);
         loop {

@@ -54,7 +54,10 @@ async fn reconcile_reports_pods_that_nack_disconnect_or_confirm_another_hash() {
     let nack =
         PolicyReport::Nacked { hash: published.hash.clone(), reason: "unknown\u{1b}[2J kind `magic`".into() };
     session
-        .report([(uid.clone(), nack)], StoreReport::Failing { fault: "unreachable".into(), cause: None })
+        .report(
+            [(uid.clone(), nack)],
+            StoreReport::Failing { fault: sluice_store::StoreFault::Unreachable, cause: None },
+        )
         .await;
     let message = namespace.wait_for("p", "Programmed", "False Refused").await;
     assert!(message.contains("one: unknown[2J kind `magic`"), "{message}");

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use sluice_crds::policy::{PodSelection, TargetKind, TargetRef};
 
-use super::{Targets, selector, *};
+use super::{ReadTargets, selector, *};
 use crate::cluster::targets::Target;
 
 fn quotas() -> Quotas {
@@ -30,7 +30,7 @@ fn usage(name: &str, app: &str, limits: usize) -> Usage {
 
 /// Returns a namespace with these policies, in which `new` is created.
 fn namespace(usages: &[Usage], new: &Usage) -> Namespace {
-    let none = Targets::new();
+    let none = ReadTargets::new();
     Namespace {
         policies: usages.iter().map(|usage| usage.name.clone()).collect(),
         usages: usages.iter().map(|usage| (usage.clone(), selector(&usage.pods, &none))).collect(),
@@ -40,7 +40,7 @@ fn namespace(usages: &[Usage], new: &Usage) -> Namespace {
 }
 
 fn refusal(usages: &[Usage], new: &Usage) -> Option<String> {
-    quotas().exceeded(new, false, Growth::ALL, &namespace(usages, new))
+    quotas().exceeded(new, false, [true; 4], &namespace(usages, new))
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn policies_of_a_namespace_are_counted_when_one_is_created() {
     let expected = "the namespace has 3 policies, and the quota is 3";
     assert_eq!(refusal(&three, &usage("d", "d", 1)).as_deref(), Some(expected));
     let edit = usage("c", "c", 2);
-    assert_eq!(quotas().exceeded(&edit, true, Growth::ALL, &namespace(&three, &edit)), None, "an edit");
+    assert_eq!(quotas().exceeded(&edit, true, [true; 4], &namespace(&three, &edit)), None, "an edit");
 }
 
 #[test]
@@ -87,10 +87,10 @@ fn pods_that_run_show_which_policies_meet() {
     let tier = PodSelection::Labels([Expression::Equal("tier".into(), "web".into())].into_iter().collect());
     let new = Usage { pods: tier, ..usage("b", "", 5) };
     let mut meeting = namespace(&[usage("a", "x", 8)], &new);
-    assert_eq!(quotas().exceeded(&new, false, Growth::ALL, &meeting), None, "no pod has both labels");
+    assert_eq!(quotas().exceeded(&new, false, [true; 4], &meeting), None, "no pod has both labels");
     meeting.pods.insert([label("app", "x"), label("tier", "web")].into());
     let expected = "pods with tier=web would have 2 policies with 13 limits, and the quota is 10";
-    assert_eq!(quotas().exceeded(&new, false, Growth::ALL, &meeting).as_deref(), Some(expected));
+    assert_eq!(quotas().exceeded(&new, false, [true; 4], &meeting).as_deref(), Some(expected));
 }
 
 #[test]
@@ -103,10 +103,10 @@ fn a_policy_for_a_workload_meets_those_that_select_its_pods() {
     let expected = "pods of deployment/web would have 2 policies with 11 limits, and the quota is 10";
     assert_eq!(refusal(&same, &new).as_deref(), Some(expected), "whether or not the workload exists");
     let target = Target::service([("app".to_owned(), "x".to_owned())].into());
-    let targets: Targets = [(web, target)].into();
+    let targets: ReadTargets = [(web, target)].into();
     let meeting = Namespace { selector: selector(&new.pods, &targets), ..namespace(&others, &new) };
     let expected = "pods of deployment/web would have 2 policies with 13 limits, and the quota is 10";
-    assert_eq!(quotas().exceeded(&new, false, Growth::ALL, &meeting).as_deref(), Some(expected));
+    assert_eq!(quotas().exceeded(&new, false, [true; 4], &meeting).as_deref(), Some(expected));
 }
 
 #[test]
@@ -117,15 +117,17 @@ fn an_edit_is_refused_only_for_what_grows() {
         ..usage("a", "x", 50)
     };
     let old = for_all(20, 20);
-    let growth = |new: &Usage| Growth::new(Some(&old), new);
-    assert!(!growth(&Usage { limits: 49, ..old.clone() }).is_any() && !growth(&old).is_any());
-    assert!(!growth(&for_all(10, 30)).is_any(), "to Shadow");
-    assert!(growth(&for_all(21, 19)).enforced_for_all && growth(&for_all(20, 21)).for_all);
-    assert!(growth(&Usage { limits: 51, ..old.clone() }).limits);
-    assert_eq!(growth(&usage("a", "y", 1)), Growth::ALL, "for other pods");
+    let growth = |new: &Usage| growth(Some(&old), new);
+    let of = |limits, enforced, for_all, bytes| [limits, enforced, for_all, bytes];
+    let none = [false; 4];
+    assert_eq!((growth(&Usage { limits: 49, ..old.clone() }), growth(&old)), (none, none));
+    assert_eq!(growth(&for_all(10, 30)), none, "to Shadow");
+    assert_eq!(growth(&for_all(21, 19)), of(false, true, false, false));
+    assert_eq!(growth(&for_all(20, 21)), of(false, false, true, false));
+    assert_eq!(growth(&Usage { limits: 51, ..old.clone() }), of(true, false, false, false));
+    assert_eq!(growth(&usage("a", "y", 1)), [true; 4], "for other pods");
     let longer = Usage { bytes: 101, ..old.clone() };
-    let expected = Growth { limits: false, enforced_for_all: false, for_all: false, bytes: true };
-    assert_eq!(growth(&longer), expected);
+    assert_eq!(growth(&longer), of(false, false, false, true));
     let full = namespace(&[], &longer);
     assert_eq!(quotas().exceeded(&longer, true, growth(&longer), &full), None, "a number has a digit more");
 }

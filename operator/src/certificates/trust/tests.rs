@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use http_body_util::Full;
@@ -62,7 +63,7 @@ async fn an_authority_is_written_once_though_the_watch_is_late() {
 
 #[tokio::test]
 async fn what_somebody_else_writes_before_the_answer_to_a_write_is_replaced_too() {
-    let maps = listed(Some("theirs"));
+    let maps = Arc::new(listed(Some("theirs")));
     let watched = maps.clone();
     let writes = published(&maps, move |write| {
         if write == 0 {

@@ -2,7 +2,6 @@
 //! Shadow: the clients that they would have denied, merged over the pods.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_config::message::{
@@ -10,7 +9,6 @@ use sluice_config::message::{
 };
 use sluice_config::policy::Mode;
 use sluice_crds::policy::Enforcer;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::distribution::clients::{ActiveReset, LimitKey, PodProgress, RecentClients, Reset, ResetProgress};
@@ -143,11 +141,6 @@ impl HubState {
 }
 
 impl Hub {
-    /// Returns what is notified when a pod reports about a reset.
-    pub fn reset_reports_changed(&self) -> Arc<Notify> {
-        self.reset_reports.clone()
-    }
-
     /// Sets the resets to be carried out, and returns how far each is. Call this again from time to time: another pod
     /// removes the counter if the chosen one leaves.
     pub fn set_resets(&self, resets: BTreeMap<ResetUid, Reset>) -> BTreeMap<ResetUid, ResetProgress> {

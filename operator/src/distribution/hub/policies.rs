@@ -148,22 +148,21 @@ impl Hub {
         policies.map(|policy| policy.key.clone()).collect()
     }
 
-    /// Reports whether the service enforces the last valid edit of a policy.
-    pub fn is_enforced_by_service(&self, uid: &str) -> bool {
+    /// Returns the policies of a namespace that have replicas: the UID, selector and enforcement by the service of the last valid edit.
+    pub fn counted_policies(&self, namespace: &str) -> Vec<(String, PodSelector, bool)> {
         let state = self.lock();
-        state.policies.get(uid).is_some_and(|policy| policy.published.is_some() && policy.enforced_by.service)
+        let policies =
+            state.policies.in_namespace(namespace).filter(|(_, policy)| policy.published.is_some());
+        let counted =
+            policies.map(|(uid, policy)| (uid.clone(), policy.selector.clone(), policy.enforced_by.service));
+        counted.collect()
     }
 
-    /// Returns the selector of the last valid edit of a policy.
-    pub fn selector(&self, uid: &str) -> Option<PodSelector> {
+    /// Reports whether the replicas of a policy have been counted, if it has some.
+    pub fn is_counted(&self, uid: &str) -> bool {
         let state = self.lock();
-        let policy = state.policies.get(uid).filter(|policy| policy.published.is_some())?;
-        Some(policy.selector.clone())
-    }
-
-    /// Reports whether a policy is held back until its replicas are known.
-    pub fn awaits_replicas(&self, uid: &str) -> bool {
-        self.lock().policies.get(uid).is_some_and(|policy| policy.replicas.held_until().is_some())
+        let policy = state.policies.get(uid).filter(|policy| policy.published.is_some());
+        policy.is_none_or(|policy| policy.replicas.pods().is_some())
     }
 
     /// Returns the pods of the last valid edit of a policy, as the policy says it.

@@ -15,7 +15,7 @@ use crate::distribution::hub::{ALL_NAMESPACES, Hub, HubState, Namespaced as _};
 use crate::distribution::publication::Places;
 use crate::distribution::session::{
     Changed, EXPIRY, Identity, Reported, Reports, Session, Wakeup, sanitized, sanitized_ports,
-    sanitized_reset, sanitized_store,
+    sanitized_reset,
 };
 
 impl HubState {
@@ -92,7 +92,7 @@ impl Hub {
     /// Ends a number of sessions, so that their sidecars look for the next leader.
     pub fn end_sessions(&self, count: usize) {
         let mut state = self.lock();
-        let some: Vec<_> = state.sessions.iter().map(|(uid, _)| uid).take(count).cloned().collect();
+        let some: Vec<_> = state.sessions.keys().take(count).cloned().collect();
         for uid in some {
             state.remove_session(&uid);
         }
@@ -134,8 +134,7 @@ impl Hub {
             Enforcer::Sidecar => state.stores.names(&namespace).map(str::to_owned).collect(),
             Enforcer::Service => state.stores.all_names().collect(),
         };
-        let stores = report.stores.into_iter().filter(|(name, _)| known.contains(name));
-        let stores = stores.map(|(name, report)| (name, sanitized_store(report))).collect();
+        let stores = report.stores.into_iter().filter(|(name, _)| known.contains(name)).collect();
         let index = session.namespace().to_owned();
         let reports = state.reports.share(&index, Reports { policies, stores });
         let Some(session) = state.sessions.get(&pod_uid) else { return false };
@@ -217,7 +216,7 @@ impl Hub {
         let state = self.lock();
         let of_service = state.sessions.in_namespace(ALL_NAMESPACES);
         let of_service = of_service.map(|(_, session)| &session.identity.namespace);
-        let others = state.sessions.namespaces().filter(|namespace| *namespace != ALL_NAMESPACES);
+        let others = state.sessions.namespaces.keys().filter(|namespace| *namespace != ALL_NAMESPACES);
         others.chain(of_service).cloned().collect()
     }
 

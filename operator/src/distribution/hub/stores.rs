@@ -1,14 +1,12 @@
 //! The stores in the hub, and what sidecars report about them.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_config::message::StoreReport;
 use sluice_config::policy::DEFAULT_STORE;
 use sluice_crds::policy::Enforcer;
 use sluice_store::redis::admin::ManagedUser;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::distribution::hub::{ALL_NAMESPACES, DistributedPolicy, Hub, HubState};
@@ -63,7 +61,7 @@ impl Hub {
         let mut state = self.lock();
         let before = std::mem::replace(&mut state.stores, stores);
         let changed = state.stores != before;
-        for namespace in state.sessions.namespaces().filter(|_| changed) {
+        for namespace in state.sessions.namespaces.keys().filter(|_| changed) {
             if namespace == ALL_NAMESPACES {
                 state.wake(namespace, Changed::Policies, |_| true);
                 continue;
@@ -76,26 +74,10 @@ impl Hub {
             }
         }
         drop(state);
-        self.readiness.send_if_modified(|readiness| !std::mem::replace(&mut readiness.stores, true));
+        self.has_stores.set();
         if changed {
             self.changed();
         }
-    }
-
-    /// Reports whether all policies of the first list have been published, so that it is known which namespaces use which
-    /// store.
-    pub fn has_policies(&self) -> bool {
-        self.readiness.borrow().policies
-    }
-
-    /// Reports whether the stores are known.
-    pub fn has_stores(&self) -> bool {
-        self.readiness.borrow().stores
-    }
-
-    /// Returns what is notified when reports about stores may have changed.
-    pub fn store_reports_changed(&self) -> Arc<Notify> {
-        self.store_reports.clone()
     }
 
     /// Returns the reports of all connected sidecars about the store of the installation, if `store` is `None`, or about

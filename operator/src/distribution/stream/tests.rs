@@ -153,9 +153,9 @@ async fn a_policy_is_sent_when_its_replicas_are_known() {
     let mut reader = begin(&hub);
     assert_eq!(reader.next().await.0, "credentials");
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(hub.awaits_replicas("1") && !hub.awaits_replicas("2"));
+    assert!(!hub.is_counted("1"));
     set_replicas(&hub, "1", &PodSelector::all(), 2);
-    assert!(!hub.awaits_replicas("1"));
+    assert!(hub.is_counted("1"));
     assert_eq!(reader.next().await.0, "live");
     let (kind, all) = reader.next().await;
     assert_eq!((kind.as_str(), &all["full"], uids(&all)), ("policies", &true.into(), "12".into()));

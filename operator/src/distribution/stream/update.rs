@@ -29,7 +29,7 @@ pub(super) struct Sent {
     /// A sidecar drops the orders of a session before.
     resets: BTreeMap<ResetUid, ResetOrder>,
     /// Time at which the first held policy may be sent.
-    held_until: Option<Instant>,
+    pub(super) held_until: Option<Instant>,
     /// Time at which the first event with policies is sent even if some are still held.
     first_held_until: Option<Instant>,
 }
@@ -55,11 +55,6 @@ impl Sent {
             held_until: None,
             first_held_until: None,
         }
-    }
-
-    /// Returns the time at which the first held policy may be sent.
-    pub(super) fn held_until(&self) -> Option<Instant> {
-        self.held_until
     }
 
     /// Returns the events that bring the sidecar up to date, or `None` if its session has ended. If

@@ -19,9 +19,9 @@ use crate::events::Events;
 use crate::injection::inject::tests::config;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
-use crate::reconcile::context::{Home, Injection};
+use crate::reconcile::affected::COUNT_INTERVAL;
+use crate::reconcile::context::{Home, Injection, Outputs};
 use crate::reconcile::pace::SETTLE;
-use crate::reconcile::validate::{RECONCILES, compile};
 
 /// The behaviour of the API server. It accepts every status, unless it hangs.
 #[derive(Clone, Copy, PartialEq)]
@@ -59,61 +59,66 @@ impl Controller {
         });
         let client = kube::Client::new(service, "default");
         let queue = Arc::new(Queue::default());
-        let hub = Arc::new(Hub::new(queue.clone()));
-        let context = Arc::new(Context::new(
+        let outputs = Outputs {
             client,
-            hub,
+            hub: Arc::new(Hub::new(queue.clone())),
             queue,
-            Arc::new(Metrics::default()),
-            (Events::channel().0, Events::channel().0),
+            uncounted: Arc::default(),
+            metrics: Arc::new(Metrics::default()),
+            events: Events::channel().0,
+            pod_events: Events::channel().0,
+        };
+        let context = Arc::new(Context::new(
+            outputs,
             Home { installation: Installation::default(), namespace: "sluice-system".into(), service: None },
             Injection { config: Arc::new(config(true)), limit_ranges: LimitRanges::default() },
         ));
-        context.hub.set_stores(HubStores { default: StoreSource::Memory, ..HubStores::default() });
-        context.hub.set_mode(Mode::Enforce);
+        context.outputs.hub.set_stores(HubStores { default: StoreSource::Memory, ..HubStores::default() });
+        context.outputs.hub.set_mode(Mode::Enforce);
         let running = tokio::spawn(run(context.clone())).abort_handle();
         Self { context, written, running }
     }
 
     fn listed(self) -> Self {
         let context = &self.context;
-        context.pods.listed.set();
-        context.services.listed.set();
-        context.inference_pools.listed.set();
-        context.endpoint_slices.listed.set();
-        context.network_policies.listed.set();
-        context.namespaces.listed.set();
-        context.stores.send_replace(Some(BTreeMap::new()));
+        context.inputs.pods.listed.set();
+        context.inputs.services.listed.set();
+        context.inputs.inference_pools.listed.set();
+        context.inputs.endpoint_slices.listed.set();
+        context.inputs.network_policies.listed.set();
+        context.inputs.namespaces.listed.set();
+        context.inputs.stores.send_replace(Some(BTreeMap::new()));
         self
     }
 
     /// Does what the watch of policies does for an edit, and waits until the controller is idle.
     /// Inserts a pod with a sidecar that the policies select.
     fn insert_pod(&self, name: &str) {
-        self.context.pods.insert_with_sidecar(&kube::api::ObjectMeta {
+        self.context.inputs.pods.insert_with_sidecar(&kube::api::ObjectMeta {
             uid: Some(name.into()),
             name: Some(name.into()),
             namespace: Some("n".into()),
             labels: Some([("app".to_owned(), "a".to_owned())].into()),
             ..Default::default()
         });
+        self.context.outputs.uncounted.add_observed(["n".to_owned()]);
     }
 
     async fn apply(&self, name: &str, uid: &str, generation: i64, spec: Value) {
-        let key = self.context.policies.apply(object(name, uid, generation, &spec));
-        self.context.queue.add(key);
+        let key = self.context.inputs.policies.apply(object(name, uid, generation, &spec));
+        self.context.outputs.queue.add(key);
         idle().await;
     }
 
     /// Does what the watch of policies does for a deletion, and waits until the controller is idle.
     async fn delete(&self, name: &str, uid: &str) {
-        self.context.policies.delete(&key(name), uid);
-        self.context.hub.remove(uid);
+        self.context.inputs.policies.delete(&key(name), uid);
+        self.context.outputs.hub.remove(uid);
         idle().await;
     }
 
     async fn is_open(&self) -> bool {
-        tokio::time::timeout(Duration::ZERO, self.context.hub.opened()).await.is_ok()
+        tokio::time::timeout(Duration::ZERO, self.context.outputs.hub.opened()).await.is_ok()
     }
 
     /// Returns the UIDs and requests per hour of the policies that a pod of the namespace would receive.
@@ -126,8 +131,8 @@ impl Controller {
             labels: Arc::new([("app".to_owned(), "a".to_owned())].into()),
             expires: None,
         };
-        let _closed = self.context.hub.connect(identity, "s");
-        let policies = self.context.hub.desired("pod", true).unwrap().policies.unwrap().policies;
+        let _closed = self.context.outputs.hub.connect(identity, "s");
+        let policies = self.context.outputs.hub.desired("pod", true).unwrap().policies.unwrap().policies;
         let requests = |policy: &str| {
             let policy: Value = serde_json::from_str(policy).unwrap();
             policy["limits"][0]["kind"]["rates"]["base"][0]["requests"].as_i64().unwrap()
@@ -194,7 +199,7 @@ fn spec(requests: i64) -> Value {
 #[tokio::test(start_paused = true)]
 async fn sessions_begin_when_every_policy_of_the_first_list_is_published() {
     let controller = Controller::start(ApiServer::Hangs);
-    let policies = &controller.context.policies;
+    let policies = &controller.context.inputs.policies;
     controller.apply("a", "1", 1, spec(1)).await;
     // The watch has put this one into the table, but the controller has not reconciled it.
     let waiting = policies.apply(object("b", "2", 1, &spec(2)));
@@ -203,7 +208,7 @@ async fn sessions_begin_when_every_policy_of_the_first_list_is_published() {
     idle().await;
     assert!(!controller.is_open().await, "a listed policy is not published");
     assert_eq!(controller.published(), [("1".to_owned(), 1)]);
-    controller.context.queue.add(waiting);
+    controller.context.outputs.queue.add(waiting);
     idle().await;
     // Neither pods were listed nor has the API server responded.
     assert!(controller.is_open().await);
@@ -214,8 +219,8 @@ async fn sessions_begin_when_every_policy_of_the_first_list_is_published() {
 async fn an_invalid_or_deleted_policy_of_the_first_list_does_not_keep_the_hub_closed() {
     let controller = Controller::start(ApiServer::Hangs);
     controller.apply("invalid", "1", 1, json!({"limits": "none"})).await;
-    controller.context.policies.apply(object("deleted", "2", 1, &spec(2)));
-    controller.context.policies.list_is_complete();
+    controller.context.inputs.policies.apply(object("deleted", "2", 1, &spec(2)));
+    controller.context.inputs.policies.list_is_complete();
     idle().await;
     assert!(!controller.is_open().await);
     controller.delete("deleted", "2").await;
@@ -239,7 +244,7 @@ async fn events_during_a_reconcile_lead_to_one_more_reconcile() {
     controller.apply("a", "1", 1, spec(1)).await;
     assert_eq!(RECONCILES.get(), 1);
     for _ in 0..100 {
-        controller.context.queue.add(key("a"));
+        controller.context.outputs.queue.add(key("a"));
         idle().await;
     }
     assert_eq!(RECONCILES.get(), 1, "the first reconcile waits until pods are listed");
@@ -254,7 +259,7 @@ async fn a_burst_of_events_leads_to_one_more_reconcile() {
     controller.apply("a", "1", 1, spec(1)).await;
     let before = RECONCILES.get();
     for _ in 0..40 {
-        controller.context.queue.add(key("a"));
+        controller.context.outputs.queue.add(key("a"));
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     idle().await;
@@ -262,7 +267,7 @@ async fn a_burst_of_events_leads_to_one_more_reconcile() {
     // A status that has yet to be computed sees the pods and reports of then.
     let before = RECONCILES.get();
     for _ in 0..40 {
-        controller.context.queue.add_observed([key("a")]);
+        controller.context.outputs.queue.add_observed([key("a")]);
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     idle().await;
@@ -287,13 +292,13 @@ async fn an_edit_is_published_while_the_status_before_it_waits_for_the_api_serve
 async fn a_policy_created_again_under_its_name_replaces_the_deleted_one() {
     let controller = Controller::start(ApiServer::Hangs).listed();
     controller.apply("a", "1", 1, spec(1)).await;
-    let before = controller.context.policies.get(&key("a")).unwrap();
+    let before = controller.context.inputs.policies.get(&key("a")).unwrap();
     controller.delete("a", "1").await;
     assert_eq!(controller.published(), []);
     controller.apply("a", "2", 1, spec(2)).await;
     assert_eq!(controller.published(), [("2".to_owned(), 2)]);
     // A reconcile that had read the deleted object publishes nothing.
-    let late = compile(&before, &Installation::default());
+    let late = validate(&before, &Installation::default());
     let late = publish(
         &controller.context,
         &key("a"),
@@ -309,19 +314,26 @@ async fn a_policy_created_again_under_its_name_replaces_the_deleted_one() {
 async fn a_failed_reconcile_is_retried_and_publishing_again_changes_nothing() {
     let controller = Controller::start(ApiServer::Fails).listed();
     controller.apply("a", "1", 1, spec(1)).await;
-    let mut version = controller.context.hub.version();
+    let mut version = controller.context.outputs.hub.version.subscribe();
     version.mark_unchanged();
     assert_eq!(RECONCILES.get(), 1);
     tokio::time::sleep(RETRY + RETRY_JITTER).await;
     assert_eq!(RECONCILES.get(), 2);
     assert!(!version.has_changed().unwrap());
-    assert!(controller.context.metrics.text(&controller.context.hub).contains("reconcile_failures_total 2"));
+    assert!(
+        controller
+            .context
+            .outputs
+            .metrics
+            .text(&controller.context.outputs.hub)
+            .contains("reconcile_failures_total 2")
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_invalid_edit_is_reported_even_if_its_pods_cannot_be_read() {
     let controller = Controller::start(ApiServer::Fails).listed();
-    controller.context.pods.insert(Pod {
+    controller.context.inputs.pods.insert(Pod {
         uid: "pod".into(),
         namespace: "n".into(),
         name: "pod".into(),
@@ -344,13 +356,14 @@ async fn replicas_are_counted_every_second_while_the_status_of_many_pods_waits_l
     let controller = Controller::start(ApiServer::ListsNothing).listed();
     let create = |name: String| {
         controller.insert_pod(&name);
-        controller.context.queue.add(key("a"));
+        controller.context.outputs.queue.add(key("a"));
     };
     (0..PODS).for_each(|pod| create(pod.to_string()));
     tokio::time::advance(START).await;
     controller.apply("a", "1", 1, spec(1)).await;
     let uid = controller.published().remove(0).0;
-    let replicas = || controller.context.hub.desired("pod", false).unwrap().replicas[&uid].count as usize;
+    let replicas =
+        || controller.context.outputs.hub.desired("pod", false).unwrap().replicas[&uid].count as usize;
     let written = || controller.written.lock().unwrap().len();
     // A pod that has a session and is none of them counts too.
     assert_eq!((replicas(), written()), (PODS + 1, 1));
@@ -396,4 +409,26 @@ async fn a_leader_that_has_just_started_does_not_write_that_pods_are_pending_whi
     assert_eq!(written(), 1);
     tokio::time::sleep(START + AT_START).await;
     assert_eq!(written(), 2, "it says so then");
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_are_counted_while_statuses_wait_for_their_permits() {
+    let controller = Controller::start(ApiServer::ListsNothing).listed();
+    let permits = &controller.context.api_permits;
+    let all = u32::try_from(permits.available_permits()).unwrap();
+    let statuses = permits.acquire_many(all).await.unwrap();
+    controller.insert_pod("1");
+    controller.apply("a", "1", 1, spec(1)).await;
+    let uid = controller.published().remove(0).0;
+    let hub = &controller.context.outputs.hub;
+    // A pod that has a session and is none of them counts too.
+    let replicas = || hub.desired("pod", false).unwrap().replicas[&uid].count;
+    assert_eq!(replicas(), 2);
+    controller.insert_pod("2");
+    tokio::time::sleep(COUNT_INTERVAL + 2 * SETTLE).await;
+    assert_eq!(replicas(), 3);
+    assert!(controller.written.lock().unwrap().is_empty());
+    drop(statuses);
+    tokio::time::sleep(START + AT_START).await;
+    assert_eq!(controller.written.lock().unwrap().len(), 1);
 }

@@ -12,8 +12,7 @@ use crate::distribution::session::Confirmation;
 use crate::injection::decide::{Skip, is_opted_out};
 use crate::leadership::LEADER_GRACE;
 use crate::names::ServiceAccount;
-use crate::reconcile::dereference::SelectedPods;
-use crate::reconcile::facts::{CountedPod, NamespaceInjection, Observed, Outcome, PENDING};
+use crate::reconcile::facts::{CountedPod, NamespaceInjection, Observed, Outcome, PENDING, SelectedPods};
 use crate::reconcile::status::text::{add_sidecars, list, part_of};
 
 #[cfg(test)]

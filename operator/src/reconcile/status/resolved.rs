@@ -7,8 +7,7 @@ use sluice_crds::violation::Kind;
 
 use crate::conditions::Finding;
 use crate::reconcile::contents::Problem;
-use crate::reconcile::dereference::SelectedPods;
-use crate::reconcile::facts::{Observed, Outcome, StoreFact};
+use crate::reconcile::facts::{Observed, Outcome, SelectedPods, StoreFact};
 use crate::reconcile::status::text::{list, part_of, sentences};
 use crate::store::resolve::Resolved;
 

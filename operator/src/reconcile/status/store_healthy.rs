@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use sluice_config::message::StoreReport;
 use sluice_config::policy::{DEFAULT_STORE, LimitKind};
 use sluice_crds::conditions::{reasons, types};
-use sluice_store::FaultCause;
+use sluice_store::{FaultCause, StoreFault};
 
 use crate::conditions::{Finding, plural};
 use crate::names::PolicyKey;
@@ -35,10 +35,10 @@ fn by_reports(observed: &Observed<'_>) -> Finding {
     let pods = observed.facts.enforcers();
     let reports: Vec<_> =
         pods.filter_map(|pod| pod.store.as_ref()).filter(|report| **report != StoreReport::Unknown).collect();
-    let faults: Vec<(&str, Option<FaultCause>)> = reports
+    let faults: Vec<(StoreFault, Option<FaultCause>)> = reports
         .iter()
         .filter_map(|report| match report {
-            StoreReport::Failing { fault, cause } => Some((fault.as_str(), *cause)),
+            StoreReport::Failing { fault, cause } => Some((*fault, *cause)),
             StoreReport::Unknown | StoreReport::Healthy(_) => None,
         })
         .collect();
@@ -63,19 +63,20 @@ fn by_reports(observed: &Observed<'_>) -> Finding {
     }
     let all_fail = faults.len() == reports.len();
     let subject = part_of(faults.len(), reports.len(), enforcer, "cannot", "cannot");
-    let kinds: BTreeSet<_> = faults.iter().map(|(fault, _)| *fault).collect();
-    let causes =
-        faults.iter().map(|(fault, cause)| cause.map_or((*fault).to_owned(), |cause| cause.to_string()));
+    let causes = faults
+        .iter()
+        .map(|(fault, cause)| cause.map_or(fault.as_str().to_owned(), |cause| cause.to_string()));
     let causes: BTreeSet<_> = causes.collect();
     let message = format!(
         "{subject} use the store ({}), so onStoreFailure decides their requests. {}",
         list(causes),
         details(observed)
     );
-    let reason = match kinds.into_iter().collect::<Vec<_>>().as_slice() {
-        ["unreachable"] if all_fail => reasons::UNREACHABLE,
-        ["refused"] if all_fail => reasons::STORE_REFUSED,
-        _ => reasons::DEGRADED,
+    let all = |kind: StoreFault| all_fail && faults.iter().all(|(fault, _)| *fault == kind);
+    let reason = match () {
+        () if all(StoreFault::Unreachable) => reasons::UNREACHABLE,
+        () if all(StoreFault::Refused) => reasons::STORE_REFUSED,
+        () => reasons::DEGRADED,
     };
     Finding::new("False", reason, message)
 }

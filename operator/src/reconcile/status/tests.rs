@@ -17,7 +17,7 @@ fn reported() -> Vec<CountedPod> {
 }
 
 fn failing(pod: CountedPod) -> CountedPod {
-    let fault = "unreachable".to_owned();
+    let fault = sluice_store::StoreFault::Unreachable;
     CountedPod { store: Some(StoreReport::Failing { fault, cause: None }), ..pod }
 }
 

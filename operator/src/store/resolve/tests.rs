@@ -4,9 +4,10 @@ use sluice_store::redis::{Tls, Topology};
 
 use super::*;
 
-fn fields(data: &[(&str, &str)]) -> SecretFields {
+fn fields(data: &[(&str, &str)]) -> Content {
     let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
-    SecretFields::new("my-redis", data.iter().map(|&(field, text)| (field.to_owned(), bytes(text))).collect())
+    let data = data.iter().map(|&(field, text)| (field.to_owned(), bytes(text))).collect();
+    Content { name: "my-redis".to_owned(), type_: None, data }
 }
 
 fn access_from(url: &str, data: &[(&str, &str)]) -> anyhow::Result<StoreAccess> {

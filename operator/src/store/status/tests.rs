@@ -33,7 +33,7 @@ fn reports(reports: &[StoreReport]) -> Vec<SidecarReport> {
 }
 
 fn failing(cause: FaultCause) -> StoreReport {
-    StoreReport::Failing { fault: cause.fault().as_str().into(), cause: Some(cause) }
+    StoreReport::Failing { fault: cause.fault(), cause: Some(cause) }
 }
 
 /// Returns status, reason and message of each condition.
@@ -145,7 +145,7 @@ fn the_reason_is_what_most_sidecars_see() {
     let all = conditions(&usable(), &[], own);
     assert_eq!(short(&all)[2], "False NameNotResolved");
     // A sidecar of another version, or a hostile one, may report no cause.
-    let unknown = reports(&[StoreReport::Failing { fault: "x".into(), cause: None }]);
+    let unknown = reports(&[StoreReport::Failing { fault: sluice_store::StoreFault::Unknown, cause: None }]);
     assert_eq!(short(&conditions(&usable(), &unknown, None))[2], "False Unknown");
 }
 

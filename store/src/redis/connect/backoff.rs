@@ -25,9 +25,11 @@ pub(crate) fn backoff(failed: u32, cause: FaultCause) -> Duration {
         // The operator loads it soon.
         _ if cause == FaultCause::FunctionMissing => LONGEST_AWAY,
         StoreFault::Unreachable | StoreFault::Slow | StoreFault::ReadOnly => LONGEST_AWAY,
-        StoreFault::Refused | StoreFault::Nonsense | StoreFault::WrongType | StoreFault::Unconfigured => {
-            LONGEST_REJECTED
-        }
+        StoreFault::Refused
+        | StoreFault::Nonsense
+        | StoreFault::WrongType
+        | StoreFault::Unconfigured
+        | StoreFault::Unknown => LONGEST_REJECTED,
     };
     let bound = FIRST.saturating_mul(1 << failed.min(16)).min(longest);
     rand::random_range(bound / 2..=bound)

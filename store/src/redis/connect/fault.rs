@@ -160,7 +160,8 @@ impl ServerFailure {
             | StoreFault::Refused
             | StoreFault::Nonsense
             | StoreFault::WrongType
-            | StoreFault::Unconfigured => 0,
+            | StoreFault::Unconfigured
+            | StoreFault::Unknown => 0,
         }
     }
 }

@@ -58,7 +58,7 @@ async fn one_pod_removes_the_counter_before_all_forget_the_client() {
     let hub = hub();
     assert_eq!(hub.set_resets(resets())["r"], ResetProgress::NoPolicy);
     publish(&hub, "1", selector("a"), &policy());
-    let mut version = hub.version();
+    let mut version = hub.version.subscribe();
     assert_eq!(progress(&hub), PodProgress::default());
     pods(&hub, &["1", "2"]);
     let _one = hub.connect(pod("1", "a"), "one");
