@@ -59,7 +59,7 @@ impl Block {
     pub(super) fn add(&mut self, granted: u64, charged_at: u64, window: ChargedWindow, sent: u64) -> u64 {
         // The store decided after `sent`, so the window ends later than this. The margin covers clocks that
         // differ in speed by a thousandth.
-        let expires = sent + (window.usable_for - window.usable_for / 1024);
+        let expires = sent + (window.usable_for - window.usable_for.div_ceil(1000));
         (self.charged_at, self.size) = (charged_at, granted);
         if window.end == self.window_end && self.left > 0 {
             self.left += granted;
@@ -68,6 +68,25 @@ impl Block {
         } else {
             (self.window_end, self.expires) = (window.end, expires);
             std::mem::replace(&mut self.left, granted)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_block_ends_before_its_window_by_a_clock_that_is_slower_by_a_thousandth(
+            sent in 0u64..1 << 40, usable_for in 1u64..1 << 45,
+        ) {
+            let shown = |micros: u64| micros - micros.div_ceil(1000);
+            let mut block = Block::default();
+            block.add(5, 1, ChargedWindow { end: 2, usable_for }, shown(sent));
+            prop_assert!(block.expires() <= shown(sent + usable_for));
         }
     }
 }
