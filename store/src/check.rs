@@ -316,6 +316,7 @@ pub(crate) fn decide_as(
             if let Some((at, room)) = rooms.next() {
                 let record = std::mem::replace(stored, Record::empty(rate.tag(), 0));
                 *stored = if admitted {
+                    // Rule: lease.charged-when-granted.
                     rate.charge(record, at, counter.cost)
                 } else if denies || !rate.counts_only_own_denials() {
                     rate.charge_denied(record, at, counter.cost)

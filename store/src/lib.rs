@@ -9,6 +9,7 @@
 //! - [`memory`]: counters in this process; [`redis`]: counters that many processes share.
 //! - [`local`]: local quota, which a process enforces while the store does not answer.
 //! - [`check`]: the request, the response, and the reference definition of how one follows from the other.
+//! - [`pure`]: what leases and local quota decide without I/O, for those who check it.
 //! - `key_usage`: what a response says about new keys.
 //! - [`eviction`]: whether a server evicts counters. [`clock`]: the time of the memory store. [`failure`], [`fault_cause`]:
 //!   errors, health, and what caused a fault.
@@ -31,6 +32,7 @@ mod local;
 pub mod memory;
 mod pending_call;
 mod plan;
+pub mod pure;
 pub mod redis;
 mod store;
 

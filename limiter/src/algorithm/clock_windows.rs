@@ -72,6 +72,7 @@ pub(crate) fn newest_end(record: &Record) -> u64 {
 /// Adds `delta` to the window in which the instant `charged` lies, if the record still has it.
 pub(crate) fn settle(record: &mut Record, charged: u64, delta: i64) {
     let window = charged / (record.tag.window_millis() * 1000);
+    // Rule: lease.refund-of-window.
     let index = record.window.saturating_sub(window);
     let count = match index {
         0 => &mut record.current,

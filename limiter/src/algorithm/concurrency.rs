@@ -75,6 +75,7 @@ impl Definition for Concurrency {
     fn roll(self, quota: Quota, mut stored: Record, now: u64) -> (Record, u64) {
         let millis = now / 1000;
         let latest = millis + quota.period.millis().max(MAX_SLOT_LEASE_MS);
+        // Rule: slots.kept-for-lease.
         let live = stored.tail.chunks_exact(3).filter(|holder| is_kept(holder) && holder[2] > millis);
         stored.tail = live.flat_map(|holder| [holder[0], holder[1], holder[2].min(latest)]).collect();
         set_latest_expiry(&mut stored);
@@ -90,6 +91,7 @@ impl Definition for Concurrency {
     /// Reports whether `cost` slots are free, and the record has room for the holder.
     fn has_room(self, quota: Quota, record: &Record, now: u64, cost: u64) -> bool {
         let is_listed = record.tail.chunks_exact(3).any(|other| other[0] == self.holder.0);
+        // Rule: slots.within-number.
         let fits = self.used(quota, record, now).saturating_add(cost) <= quota.requests.get();
         fits && (is_listed || record.tail.len() < 3 * MAX_HOLDERS)
     }
@@ -122,6 +124,7 @@ impl Definition for Concurrency {
     /// Gives the holder, which took its first slots at `since`, at least so many slots, unless they were reset since then or the
     /// record has no room for the holder. Renews its lease then.
     fn keep(self, quota: Quota, record: &mut Record, now: u64, since: u64, least: u64) -> SlotsFound {
+        // Rule: slots.keeps-least.
         let least = least.min(MAX_CONCURRENT);
         let until = lease_end(quota, now);
         let is_full = record.tail.len() >= 3 * MAX_HOLDERS;
@@ -131,6 +134,7 @@ impl Definition for Concurrency {
             return SlotsFound::Enough;
         }
         let mark = record.tail.chunks_exact(3).find(|other| other[0] == MARK);
+        // Rule: slots.reset-marked.
         if mark.is_some_and(|mark| since / 1000 + MAX_SLOT_LEASE_MS <= mark[2]) {
             return SlotsFound::Reset;
         }

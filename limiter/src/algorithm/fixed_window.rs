@@ -155,7 +155,9 @@ impl Definition for FixedWindow {
     }
 
     fn least_still_used(self, quota: Quota, used: u64, at: u64, now: u64) -> u64 {
+        // Rule: share.lost-of-window.
         let is_same_window = at / quota.period.micros() == now / quota.period.micros();
+        // Rule: share.restores-lost.
         if is_same_window && self.0 != Alignment::FirstRequest { used } else { 0 }
     }
 

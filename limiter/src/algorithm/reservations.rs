@@ -43,6 +43,7 @@ impl Record {
     /// Returns a reservation of a ledger: the one with this id, or else the oldest. Returns `None` if there is no such one at `now`.
     #[must_use]
     pub fn reservation(&self, id: Option<Holder>, now: u64) -> Option<Reserved> {
+        // Rule: settle.while-open.
         let is_meant = |one: &&[u64]| one[4] > now / 1000 && id.is_none_or(|id| one[0] == id.get());
         let found = self.tail.chunks_exact(NUMBERS).find(is_meant)?;
         // Without an id it is damaged.
@@ -55,6 +56,7 @@ impl Record {
         let found = self.reservation(Some(id), now)?;
         self.remove_expired(now);
         let at = NUMBERS * self.tail.chunks_exact(NUMBERS).position(|one| one[0] == id.get())?;
+        // Rule: settle.taken-out.
         self.tail.drain(at..at + NUMBERS);
         self.set_latest();
         Some(found)

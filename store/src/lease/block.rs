@@ -3,8 +3,8 @@
 use crate::plan::lease_terms::ChargedWindow;
 
 /// Quota that the store has granted to this process and that is not used yet.
-#[derive(Debug, Default)]
-pub(super) struct Block {
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Block {
     left: u64,
     /// Size of the grant that arrived last.
     size: u64,
@@ -17,38 +17,50 @@ pub(super) struct Block {
 }
 
 impl Block {
-    pub(super) fn left(&self) -> u64 {
+    /// Returns the quota that is left.
+    #[must_use]
+    pub fn left(&self) -> u64 {
         self.left
     }
 
-    pub(super) fn size(&self) -> u64 {
+    /// Returns the size of the grant that arrived last.
+    #[must_use]
+    pub fn size(&self) -> u64 {
         self.size
     }
 
-    pub(super) fn expires(&self) -> u64 {
+    /// Returns the time at which the block expires, by this process's clock.
+    #[must_use]
+    pub fn expires(&self) -> u64 {
         self.expires
     }
 
-    pub(super) fn window_end(&self) -> u64 {
+    /// Returns the end of the window that was charged, by the store's clock.
+    #[must_use]
+    pub fn window_end(&self) -> u64 {
         self.window_end
     }
 
-    pub(super) fn charged_at(&self) -> u64 {
+    /// Returns the instant of the store's clock that identifies the charge.
+    #[must_use]
+    pub fn charged_at(&self) -> u64 {
         self.charged_at
     }
 
     /// Empties the block if it has expired, and returns the quota that is lost thereby.
-    pub(super) fn expire(&mut self, now: u64) -> Option<u64> {
+    pub fn expire(&mut self, now: u64) -> Option<u64> {
+        // Rule: lease.ends-with-window.
         (self.left > 0 && now >= self.expires).then(|| std::mem::take(&mut self.left))
     }
 
     /// Removes quota. The caller has checked that it is there.
-    pub(super) fn remove(&mut self, amount: u64) {
+    pub fn remove(&mut self, amount: u64) {
         self.left -= amount;
     }
 
     /// Returns quota that a request reserved from the block of `window_end`, unless that block has expired.
-    pub(super) fn put_back(&mut self, amount: u64, window_end: u64, now: u64) {
+    pub fn put_back(&mut self, amount: u64, window_end: u64, now: u64) {
+        // Rule: lease.put-back-in-window.
         if self.window_end == window_end && now < self.expires {
             self.left += amount;
         }
@@ -56,11 +68,13 @@ impl Block {
 
     /// Adds a grant, for which the call was sent at `sent`. Returns the quota that is lost because the grant
     /// replaces a block of another window.
-    pub(super) fn add(&mut self, granted: u64, charged_at: u64, window: ChargedWindow, sent: u64) -> u64 {
+    pub fn add(&mut self, granted: u64, charged_at: u64, window: ChargedWindow, sent: u64) -> u64 {
         // The store decided after `sent`, so the window ends later than this. The margin covers clocks that
         // differ in speed by a thousandth.
+        // Rule: lease.margin.
         let expires = sent + (window.usable_for - window.usable_for.div_ceil(1000));
         (self.charged_at, self.size) = (charged_at, granted);
+        // Rule: lease.merged-in-window.
         if window.end == self.window_end && self.left > 0 {
             self.left += granted;
             self.expires = self.expires.max(expires);

@@ -296,6 +296,7 @@ impl Leases {
         Settlement {
             limit: leased.plan.spec.clone(),
             key: leased.key,
+            // Rule: lease.return-names-charge.
             charged: block_return.charged_at,
             delta: -i64::try_from(block_return.amount).unwrap_or(i64::MAX),
             overflowed: false,

@@ -26,5 +26,6 @@ mod review_schedule;
 mod simulation;
 mod sizing;
 
+pub use block::Block;
 pub(crate) use leases::{BlockAcquisition, LeaseOutcome, LeasedQuota, Leases};
 pub use metrics::LeaseMetrics;

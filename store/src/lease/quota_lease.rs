@@ -227,6 +227,7 @@ impl QuotaLease {
     }
 
     fn return_quota(&mut self, amount: u64) -> BlockReturn {
+        // Rule: lease.return-leaves-first.
         self.block.remove(amount);
         self.shrink_next_block();
         self.estimate.record_return(amount);

@@ -26,6 +26,7 @@ struct RunningAcquisition<S: Store> {
 impl<S: Store> RunningAcquisition<S> {
     async fn run(self) {
         let Self { core, acquisition } = &self;
+        // Rule: lease.deadline-from-sending.
         let sent = core.time.now();
         let grant = core.store.acquire(acquisition.counter.clone(), acquisition.units).await;
         if let Ok(grant) = &grant {

@@ -45,6 +45,7 @@ impl<S: Store> LimiterCore<S> {
         for settlement in returns {
             let store = self.store.clone();
             self.runtime.spawn(async move {
+                // Rule: lease.returned-once.
                 // Quota that cannot be returned expires with its window.
                 let _ = store.settle(settlement).await;
             });

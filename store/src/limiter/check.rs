@@ -79,6 +79,7 @@ impl<S: Store> LimiterCore<S> {
         let counters = reservations.counters();
         let is_failing = matches!(self.store.health(), StoreHealth::Failing(_));
         if !is_failing && self.local_quota.pending() > 0 {
+            // Rule: share.flushed-before-check.
             // The local usage must be in the store before the store decides.
             within(deadline, self.flush_before_check(counters)).await?;
         }
@@ -150,6 +151,7 @@ impl<S: Store> LimiterCore<S> {
                 // Local quota and leases would take the usage of many keys for that of this one.
                 continue;
             }
+            // Rule: share.keeps-last-known.
             self.record_usage(counter, (n, own), &response, now);
             if let Some(terms) = &counter.limit.lease_terms {
                 self.leases.called(counter, terms, &response, own, now);

@@ -9,7 +9,7 @@ use smallvec::{SmallVec, smallvec};
 use super::core::LimiterCore;
 use crate::check::{Counter, KeyHash, LimitSpec, Settlement};
 use crate::failure::{StoreError, StoreFault};
-use crate::local::{UnflushedUsage, UsageFlush};
+use crate::local::{FlushedRate, UnflushedUsage, UsageFlush};
 use crate::pending_call::{ABANDONED, PendingCall};
 use crate::plan::PlannedCounter;
 use crate::store::Store;
@@ -57,34 +57,32 @@ impl<S: Store> LimiterCore<S> {
         Some(call)
     }
 
-    /// Adds the usage of one rate to the store. `limit` has only this rate.
+    /// Adds the usage of one rate to the store. `limit` has only this rate. Returns the usage that the store then has, if
+    /// that is known, and the store's time.
     async fn add_usage(
         &self,
         limit: &Arc<LimitSpec>,
         key: KeyHash,
         usage: &mut UnflushedUsage,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Option<(u64, u64)>, StoreError> {
         let counter = |cost| Counter { limit: limit.clone(), key, cost };
+        // Rule: share.looks-first.
         let response = self.store.check(smallvec![counter(0)]).await?;
-        // Other keys have used the overflow counter, and it shows nothing of what the store has lost of this one.
         let is_shared = response.key_usages.any_overflowed();
         let in_store = limit.rates.first().zip(response.decisions.first());
         let in_store = in_store.map(|(rate, decision)| rate.used_after(decision)).filter(|_| !is_shared);
-        let lost = in_store.map_or(0, |in_store| usage.least_in_store.saturating_sub(in_store));
-        if is_shared || usage.may_be_charged {
-            return self.acquire_usage(counter, usage.admitted.saturating_add(lost)).await;
+        let ((acquired, charged), then) =
+            (usage.to_add(in_store), usage.then_in_store(in_store).map(|then| (then, response.at)));
+        self.acquire_usage(counter, acquired).await?;
+        if charged == 0 {
+            return Ok(then);
         }
-        self.acquire_usage(counter, lost).await?;
-        if usage.admitted == 0 {
-            return Ok(());
-        }
-        // Also what is above the number: a refund of it must free no room that others use. But once: without an answer nobody knows
-        // whether it was charged, and then the number bounds it.
+        // Rule: share.unknown-is-marked.
         usage.may_be_charged = true;
-        let delta = usage.admitted.min(MAX_COUNT) as i64;
+        let delta = charged.min(MAX_COUNT) as i64;
         let (limit, charged) = (limit.clone(), self.time.store_now());
         let charge = Settlement { limit, key, charged, delta, overflowed: false, least: 0 };
-        self.store.settle(charge).await.map(drop)
+        self.store.settle(charge).await.map(|_| then)
     }
 
     /// Acquires `amount`, or as much as the limit has room for, in few calls: first in large units, then in
@@ -109,7 +107,8 @@ impl<S: Store> LimiterCore<S> {
 struct RunningFlush<S: Store> {
     core: Arc<LimiterCore<S>>,
     flush: UsageFlush,
-    flushed_rates: SmallVec<[usize; 1]>,
+    /// The rates whose usage was added, and what the store then has, if that is known.
+    flushed_rates: SmallVec<[FlushedRate; 1]>,
     result: Result<(), StoreError>,
 }
 
@@ -118,11 +117,13 @@ impl<S: Store> RunningFlush<S> {
         let UsageFlush { limits, key, usages, .. } = &mut self.flush;
         for usage in usages {
             let Some(limit) = limits.get(usage.rate) else { continue };
-            if let Err(error) = self.core.add_usage(limit, *key, usage).await {
-                self.result = Err(error);
-                return;
+            match self.core.add_usage(limit, *key, usage).await {
+                Ok(then) => self.flushed_rates.push(FlushedRate { rate: usage.rate, then }),
+                Err(error) => {
+                    self.result = Err(error);
+                    return;
+                }
             }
-            self.flushed_rates.push(usage.rate);
         }
         self.result = Ok(());
     }

@@ -16,12 +16,21 @@ const WAYS: usize = 4;
 const SHARDS: usize = 16;
 
 /// The usage of one counter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct KnownUsage {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KnownUsage {
     /// Time of the response, in microseconds of the store's clock.
-    pub(crate) at: u64,
+    pub at: u64,
     /// Usage of each rate.
-    pub(crate) used: [u64; MAX_KNOWN_RATES],
+    pub used: [u64; MAX_KNOWN_RATES],
+}
+
+/// A rate whose usage a flush has added to the store.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FlushedRate {
+    /// Index of the rate in the limit.
+    pub(crate) rate: usize,
+    /// Usage that the store then has, and when by its clock, if that is known.
+    pub(crate) then: Option<(u64, u64)>,
 }
 
 /// Knowledge about one counter.
@@ -111,6 +120,20 @@ impl LastKnownUsage {
         let sets = shard.len().max(1);
         let Some(set) = shard.get_mut(id as u64 as usize % sets) else { return };
         set.iter_mut().flatten().filter(|entry| entry.id == id).for_each(|entry| entry.stays_until = 0);
+    }
+
+    /// Stores what a flush has left in the store of each rate, and when, if that is known: the next outage begins with it.
+    pub(crate) fn flushed(&self, id: u128, rates: &[FlushedRate]) {
+        let mut usage = KnownUsage { at: u64::MAX, used: [0; MAX_KNOWN_RATES] };
+        for FlushedRate { rate, then } in rates {
+            let Some((used, at)) = *then else { return };
+            usage.at = usage.at.min(at);
+            if let Some(known) = usage.used.get_mut(*rate) {
+                *known = used;
+            }
+        }
+        let new = Entry { id, usage, stays_until: 0, epoch: NonZeroU32::MIN };
+        self.replace(id, |before| Entry { usage, ..before.unwrap_or(new) });
     }
 
     /// Replaces the entry of a counter.

@@ -14,16 +14,16 @@ use crate::plan::RateReplicas;
 use crate::plan::Replica;
 
 /// The counter of one key, limited by this replica's share.
-#[derive(Debug)]
-pub(super) struct LocalCounter {
+#[derive(Debug, Clone)]
+pub struct LocalCounter {
     pub(super) plan: Arc<LimitPlan>,
     pub(super) key: KeyHash,
     /// For each rate, the replicas that share it.
     replicas: RateReplicas,
     /// The limit, scaled to this replica's share.
-    pub(super) limit: Arc<LimitSpec>,
+    pub limit: Arc<LimitSpec>,
     /// Records that decide checks: this replica's share of the last known usage, and what was admitted since.
-    pub(super) records: Records,
+    pub records: Records,
     /// Records of what was admitted here and is not flushed to the store.
     unflushed: Records,
     last_known: Option<KnownUsage>,
@@ -35,23 +35,49 @@ pub(super) struct LocalCounter {
 }
 
 /// Usage of one rate to flush to the store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct UnflushedUsage {
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct UnflushedUsage {
     /// Index of the rate in the limit.
-    pub(crate) rate: usize,
+    pub rate: usize,
     /// Record of what was admitted here; `None` if nothing was.
     record: Option<Record>,
     /// Usage admitted here that still counts.
-    pub(crate) admitted: u64,
+    pub admitted: u64,
     /// Usage that the store must already have, unless it has lost it.
-    pub(crate) least_in_store: u64,
+    pub least_in_store: u64,
     /// Whether a charge of it was sent whose outcome is unknown.
-    pub(crate) may_be_charged: bool,
+    pub may_be_charged: bool,
+}
+
+impl UnflushedUsage {
+    /// Returns what to acquire, as far as there is room, and what to charge in any case, given the usage in the store; `None` if that
+    /// of other keys is in it.
+    #[must_use]
+    pub fn to_add(&self, in_store: Option<u64>) -> (u64, u64) {
+        // Other keys have used the overflow counter, and it shows nothing of what the store has lost of this one.
+        let lost = in_store.map_or(0, |in_store| self.least_in_store.saturating_sub(in_store));
+        // Rule: share.charged-once.
+        if in_store.is_none() || self.may_be_charged {
+            return (self.admitted.saturating_add(lost), 0);
+        }
+        // Also what is above the number: a refund of it must free no room that others use. But once: without an answer nobody knows
+        // whether it was charged, and then the number bounds it.
+        (lost, self.admitted)
+    }
+
+    /// Returns the usage that the store then has at most, given that of before.
+    #[must_use]
+    pub fn then_in_store(&self, in_store: Option<u64>) -> Option<u64> {
+        let (acquired, charged) = self.to_add(in_store);
+        // Rule: share.flush-is-known.
+        in_store.map(|in_store| in_store.saturating_add(acquired).saturating_add(charged))
+    }
 }
 
 impl LocalCounter {
     /// Creates a counter that starts with this replica's share of the last known usage.
-    pub(super) fn new(
+    #[must_use]
+    pub fn new(
         plan: &Arc<LimitPlan>,
         key: KeyHash,
         replicas: &[Replica],
@@ -63,6 +89,7 @@ impl LocalCounter {
             for ((rate, local), used) in plan.spec.rates.iter().zip(&limit.rates).zip(usage.used) {
                 let (record, at) = local.roll(None, usage.at + local.phase(key.0));
                 let used = share_of_usage(used, local.requests.get(), rate.requests.get());
+                // Rule: share.starts-with-known.
                 records.push(local.charge(record, at, used));
             }
         }
@@ -99,7 +126,7 @@ impl LocalCounter {
     }
 
     /// Records an admission, to be flushed.
-    pub(super) fn admitted(&mut self, now: u64, cost: u64) {
+    pub fn admitted(&mut self, now: u64, cost: u64) {
         let before = std::mem::take(&mut self.unflushed);
         for rate in &self.limit.rates {
             let (record, at) = rate.roll(record_of(rate, &before, now), now + rate.phase(self.key.0));
@@ -108,7 +135,7 @@ impl LocalCounter {
     }
 
     /// Corrects what was admitted here at `charged`. More cost is charged now.
-    pub(super) fn correct(&mut self, charged: u64, delta: i64, now: u64) {
+    pub fn correct(&mut self, charged: u64, delta: i64, now: u64) {
         if let Some(cost) = u64::try_from(delta).ok().filter(|cost| *cost > 0) {
             let counter = Counter { limit: self.limit.clone(), key: self.key, cost: cost.min(MAX_COUNT) };
             let mut records = [std::mem::take(&mut self.records)];
@@ -129,7 +156,7 @@ impl LocalCounter {
     }
 
     /// Removes the usage to flush. Rates without local and without last known usage are left out.
-    pub(super) fn take_unflushed(&mut self, now: u64) -> SmallVec<[UnflushedUsage; 1]> {
+    pub fn take_unflushed(&mut self, now: u64) -> SmallVec<[UnflushedUsage; 1]> {
         let (unflushed, last_known) = (std::mem::take(&mut self.unflushed), self.last_known.take());
         let may_be_charged = std::mem::take(&mut self.may_be_charged);
         let mut usages = SmallVec::new();
@@ -155,7 +182,7 @@ impl LocalCounter {
 
     /// Puts back usage that could not be flushed. It goes on counting in the window in which it did; what was admitted since counts
     /// from `now`.
-    pub(super) fn put_back(&mut self, usage: &UnflushedUsage, now: u64) {
+    pub fn put_back(&mut self, usage: &UnflushedUsage, now: u64) {
         let Some(rate) = self.limit.rates.get(usage.rate) else { return };
         let found = self.unflushed.iter().position(|record| record.tag == rate.tag());
         let stored = found.map(|n| self.unflushed.swap_remove(n));
@@ -165,6 +192,7 @@ impl LocalCounter {
             Some(record) => {
                 let since = rate.used(&newer, at);
                 let (record, at) = rate.roll(Some(record), now + phase);
+                // Rule: share.put-back-in-window.
                 rate.charge(record, at, since)
             }
             // The rate has been edited meanwhile.
@@ -180,7 +208,8 @@ impl LocalCounter {
     }
 
     /// Reports whether all admissions have been flushed.
-    pub(super) fn is_flushed(&self) -> bool {
+    #[must_use]
+    pub fn is_flushed(&self) -> bool {
         self.unflushed.is_empty()
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sluice_limiter::Decision;
 use smallvec::SmallVec;
 
-use super::last_known_usage::{LastKnownUsage, SeenUsage};
+use super::last_known_usage::{FlushedRate, LastKnownUsage, SeenUsage};
 use super::local_counter::{LocalCounter, UnflushedUsage};
 use crate::bounded_table::{BoundedTable, Room};
 use crate::check::{CheckResponse, Counter, KeyHash, LimitSpec, Records, decide_with_overflow};
@@ -59,6 +59,7 @@ struct TrackedCounter {
 #[derive(Debug)]
 pub(crate) struct UsageFlush {
     counter_id: u128,
+    records_id: u128,
     /// For each rate, the limit with that rate alone.
     pub(crate) limits: SmallVec<[Arc<LimitSpec>; 1]>,
     pub(crate) key: KeyHash,
@@ -209,15 +210,17 @@ impl LocalQuota {
         let call = Arc::new(PendingCall::default());
         tracked.flush = Some(call.clone());
         let (limits, key) = (tracked.counter.widest.clone(), tracked.counter.key);
-        Some((call.clone(), Some(UsageFlush { counter_id, limits, key, usages, call })))
+        let records_id = PlannedCounter { limit: tracked.counter.plan.clone(), key, cost: 0 }.records_id();
+        Some((call.clone(), Some(UsageFlush { counter_id, records_id, limits, key, usages, call })))
     }
 
-    /// Ends a flush. The usage of `flushed_rates` is in the store; the rest is put back. The next one begins not before
+    /// Ends a flush. The usage of `flushed_rates` is in the store, which then has so much at that time of its clock; the rest
+    /// is put back. The next one begins not before
     /// `flush_after`, unless a check needs it.
     pub(crate) fn finish_flush(
         &self,
         flush: &UsageFlush,
-        flushed_rates: &[usize],
+        flushed_rates: &[FlushedRate],
         flush_after: u64,
         at: u64,
     ) {
@@ -232,12 +235,15 @@ impl LocalQuota {
         tracked.flush = None;
         tracked.flush_after = flush_after;
         let mut is_complete = true;
-        for usage in flush.usages.iter().filter(|usage| !flushed_rates.contains(&usage.rate)) {
+        let is_flushed =
+            |usage: &UnflushedUsage| flushed_rates.iter().any(|flushed| flushed.rate == usage.rate);
+        for usage in flush.usages.iter().filter(|usage| !is_flushed(usage)) {
             tracked.counter.put_back(usage, at);
             is_complete = false;
         }
         if is_complete {
             self.flushed.fetch_add(1, Relaxed);
+            self.last_known.flushed(flush.records_id, flushed_rates);
             if tracked.counter.is_flushed() {
                 table.remove(flush.counter_id);
                 self.pending.fetch_sub(1, Relaxed);

@@ -38,7 +38,8 @@ mod local_quota;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use last_known_usage::SeenUsage;
-pub(crate) use local_counter::UnflushedUsage;
+pub use last_known_usage::KnownUsage;
+pub(crate) use last_known_usage::{FlushedRate, SeenUsage};
+pub use local_counter::{LocalCounter, UnflushedUsage};
 pub use local_quota::LocalQuotaMetrics;
 pub(crate) use local_quota::{LocalQuota, UsageFlush};

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use sluice_limiter::{Algorithm, Alignment, Period, Rate, Requests};
 
+use super::last_known_usage::FlushedRate;
 use super::local_quota::LocalQuota;
 use crate::check::{KeyHash, LimitSpec};
 use crate::plan::Replica;
@@ -95,7 +96,7 @@ async fn a_flush_of_a_forgotten_counter_does_not_touch_the_one_that_began_after_
     // The old flush has failed: its usage is not put back.
     quota.finish_flush(&old, &[], 0, now);
     assert_eq!(new.usages.iter().map(|usage| usage.admitted).sum::<u64>(), 3);
-    quota.finish_flush(&new, &[0], 0, now);
+    quota.finish_flush(&new, &[FlushedRate { rate: 0, then: Some((3, now)) }], 0, now);
     assert_eq!((quota.pending(), quota.metrics().flushed), (0, 1));
 }
 
@@ -113,4 +114,18 @@ async fn a_counter_whose_key_is_broken_is_not_flushed_again_at_once() {
     fail(10);
     assert_eq!((quota.some_pending(9, 9).len(), quota.pending()), (0, 1));
     assert_eq!(quota.some_pending(9, 10).len(), 1);
+}
+
+#[tokio::test]
+async fn an_outage_begins_with_what_the_flush_of_the_one_before_has_added() {
+    let counter = ten_a_day(Algorithm::FIXED_WINDOW);
+    let (quota, now) = (LocalQuota::new(10, 10), 1_700_000_000_000_000);
+    let admit = || (0..11).filter(|_| quota.check(&[&counter], now).admitted).count();
+    assert_eq!(admit(), 10);
+    let flush = quota.begin_flush(counter.counter_id(), now).unwrap().1.unwrap();
+    let then = flush.usages[0].then_in_store(Some(0));
+    assert_eq!(then, Some(10));
+    quota.finish_flush(&flush, &[FlushedRate { rate: 0, then: then.map(|then| (then, now)) }], 0, now);
+    // The store goes away again before it has answered a check of the key.
+    assert_eq!(admit(), 0);
 }

@@ -23,12 +23,12 @@ pub(crate) struct LeaseTerms {
 }
 
 /// The window that a block was charged to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ChargedWindow {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChargedWindow {
     /// End of the window by the store's clock, in microseconds. `u64::MAX` if no rate has windows.
-    pub(crate) end: u64,
+    pub end: u64,
     /// Time after the charge in which the block can be used, in microseconds.
-    pub(crate) usable_for: u64,
+    pub usable_for: u64,
 }
 
 impl LeaseTerms {
@@ -52,12 +52,14 @@ impl LeaseTerms {
 
 impl ChargedWindow {
     /// Returns the window of a charge at `at`, in microseconds of the store's clock.
-    pub(crate) fn of(spec: &LimitSpec, key: KeyHash, at: u64, decisions: &[Decision]) -> Self {
+    #[must_use]
+    pub fn of(spec: &LimitSpec, key: KeyHash, at: u64, decisions: &[Decision]) -> Self {
         let mut window = Self { end: u64::MAX, usable_for: u64::MAX };
         for (rate, decision) in spec.rates.iter().zip(decisions) {
             let left = rate.left_of_window(key.0, at, decision);
             window.end = window.end.min(left.map_or(u64::MAX, |left| at + left));
             let usable_for = left.or_else(|| rate.longest_lease()).unwrap_or(0);
+            // Rule: lease.first-window-of-rates.
             window.usable_for = window.usable_for.min(usable_for);
         }
         window

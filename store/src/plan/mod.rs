@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 
 use crate::check::{Counter, KeyHash, LimitSpec, ledger};
 
+pub use lease_terms::ChargedWindow;
 pub(crate) use lease_terms::LeaseTerms;
 pub use replica::Replica;
 pub(crate) use replicas::RateReplicas;

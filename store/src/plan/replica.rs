@@ -38,6 +38,7 @@ impl Replica {
 
     /// Returns this replica's share of `number`, given its rank.
     pub(crate) fn share(self, number: u64, rank: u64) -> u64 {
+        // Rule: share.adds-up.
         number / self.count() + u64::from(rank < number % self.count())
     }
 }
