@@ -76,6 +76,12 @@ soak: ## Run for half an hour with edits, leaving clients and kills of Redis (SL
 chaos: ## Break the stores in random ways and compare what was admitted with N (SLUICE_CHAOS_SECONDS of each store, SLUICE_CHAOS_SEED)
 	tests/node/apt.sh test
 	SLUICE_CHAOS_SECONDS=$${SLUICE_CHAOS_SECONDS:-120} $(CARGO) test -p sluice-store --test integration -- chaos::rounds --ignored --nocapture --test-threads=1
+
+.PHONY: models
+models: ## Check the models of the protocols within larger bounds, and that each notices the mutants of its rules (half an hour)
+	$(CARGO) test -p sluice-models --lib -- --ignored --nocapture --test-threads=1
+	models/mutants.py
+
 .PHONY: pressure
 pressure: ## Put the sidecar under each shape of pressure for a minute, in a cgroup of 128 MiB (15 minutes, root)
 	SLUICE_PRESSURE_SECONDS=60 $(CARGO) test --release -p sluice-sidecar --test integration -- pressure:: --nocapture
@@ -142,6 +148,7 @@ lint: ## Formatting, clippy, rustdoc, scripts, structure, versions and pins, wor
 	hack/lint/sizes.py
 	hack/lint/lines.py
 	hack/lint/doc-comments.py
+	hack/lint/rules.py
 	hack/lint/pins.py
 	hack/version.py --check
 	hack/actionlint.sh

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import io
 import re
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -26,6 +27,7 @@ def load(name):
 circles, sizes, doc_comments = load("circles"), load("sizes"), load("doc-comments")
 lines = load("lines")
 modules, pins = load("modules"), load("pins")
+rules = load("rules")
 
 
 class Circles(unittest.TestCase):
@@ -130,6 +132,26 @@ class Others(unittest.TestCase):
         self.assertEqual(modules.forgotten(files, manifests), ["a/src/lost.rs", "a/tests/lost.rs", "b/tests/sub/lost.rs"])
         manifests["b/Cargo.toml"] = '[[test]]\npath = "tests/sub/lost.rs"\n'
         self.assertNotIn("b/tests/sub/lost.rs", modules.forgotten(files, manifests))
+
+    def test_rules_of_models_are_compared_with_the_code_that_names_them(self):
+        with tempfile.TemporaryDirectory() as root:
+            files = {
+                "models/src/a.rs": 'One = "a.one" keeps X; Two = "a.two" keeps X;',
+                "models/src/designs/b.rs": 'Three = "b.three" keeps X;',
+                "models/mutants.toml": "".join(
+                    f"[[mutant]]\nrule = '{rule}'\nfile = 'store/src/c.rs'\nbefore = '{before}'\n"
+                    for rule, before in (("c.pure", "x + 1"), ("c.gone", "y + 1"), ("c.silent", "z + 1"))
+                ),
+                "store/src/c.rs": "// Rule: a.one.\n// Rule: c.pure.\nx + 1; z + 1; // Rule: c.gone. Rule: d.unknown. Rule: b.three.\n",
+            }
+            for name, text in files.items():
+                (Path(root) / name).parent.mkdir(parents=True, exist_ok=True)
+                (Path(root) / name).write_text(text)
+            subprocess.run(["git", "init", "-q", root], check=True)
+            found = rules.problems(Path(root))
+        for rule in ("a.two", "c.gone", "c.silent", "d.unknown", "b.three"):
+            self.assertTrue(any(rule in line for line in found), (rule, found))
+        self.assertFalse(any(rule in line for rule in ("a.one", "c.pure") for line in found), found)
 
     def test_only_the_first_line_of_a_doc_comment_is_looked_at(self):
         source = "//! What lives here.\n\n/// Sends it.\n/// That is why.\nfn f() {}\n    /// Of a thing.\n//// Of\n// Of\n"

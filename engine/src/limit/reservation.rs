@@ -146,6 +146,7 @@ async fn settle_once(
     let concurrency = snapshot.limit(open.limit).concurrency.as_ref();
     let settled = |reserved| if concurrency.is_some() { Settled::Slots } else { Settled::Cost(reserved) };
     loop {
+        // Rule: settle.repeats-same.
         let id = sent.map_or(open.number, |reserved| Some(reserved.id));
         let lookup = Lookup { ledger: ledger.clone(), key: open.key, id };
         let Some(reserved) = limiter.find(lookup).await? else {
@@ -159,6 +160,7 @@ async fn settle_once(
         let correction = Settlement {
             limit: plan.spec.clone(),
             key: open.key,
+            // Rule: settle.names-charge.
             charged: reserved.charged,
             // Both are at most 2^40.
             delta: used.min(MAX_COUNT) as i64 - reserved.cost.min(MAX_COUNT) as i64,
@@ -166,6 +168,7 @@ async fn settle_once(
             least: 0,
         };
         let is_repeated = sent.replace(reserved).is_some();
+        // Rule: settle.takes-and-corrects.
         if limiter.take(&plan, Taking { ledger: ledger.clone(), id: reserved.id, correction }).await?
             || is_repeated
         {

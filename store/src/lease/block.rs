@@ -74,7 +74,6 @@ impl Block {
         // Rule: lease.margin.
         let expires = sent + (window.usable_for - window.usable_for.div_ceil(1000));
         (self.charged_at, self.size) = (charged_at, granted);
-        // Rule: lease.merged-in-window.
         if window.end == self.window_end && self.left > 0 {
             self.left += granted;
             self.expires = self.expires.max(expires);

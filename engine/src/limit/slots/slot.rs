@@ -66,6 +66,7 @@ impl Drop for Slot {
         let mut first_release = false;
         match self.state {
             // It was reset.
+            // Rule: slots.end-of-reset.
             State::Held if self.life != counter.life => {}
             State::Held => {
                 counter.held = counter.held.saturating_sub(1);

@@ -130,6 +130,7 @@ impl CounterSlots {
     /// new holder.
     pub(super) fn mark_uncertain(&mut self) {
         self.uncertain = true;
+        // Rule: slots.new-holder.
         self.limit.change_holder(&self.spec);
     }
 }

@@ -70,6 +70,7 @@ impl SlotCall {
     /// later one that says fewer must not overtake it.
     fn new(id: CounterId, counter: &mut CounterSlots, operation: SlotOperation, until: Instant) -> Self {
         counter.told = Instant::now();
+        // Rule: slots.tells-least.
         let least = match operation {
             SlotOperation::Renew => counter.least(),
             // They have been taken out of the released ones.
@@ -81,6 +82,7 @@ impl SlotCall {
         let settlement = Settlement {
             limit: spec.clone(),
             key: KeyHash(id.1),
+            // Rule: slots.since-first.
             charged: since,
             delta: operation.delta(),
             overflowed: false,
@@ -88,6 +90,7 @@ impl SlotCall {
         };
         let called = limiter.clone();
         let mut answer = maybe_done(async move { called.settle_in_store(settlement).await }.boxed());
+        // Rule: slots.in-order.
         if least > 0 {
             // It is polled again for its answer.
             let _ = answer.poll_unpin(&mut Context::from_waker(Waker::noop()));
@@ -268,6 +271,7 @@ impl Slots {
             let Some(counter) = counters.get_mut(&id) else { return };
             counter.moving = false;
             let moved = matches!(&result, Ok(response) if response.admitted);
+            // Rule: slots.moves-first.
             let release_old = moved.then(|| SlotCall::new(id, counter, SlotOperation::ReleaseAll, began));
             if let Ok(response) = &result
                 && moved
