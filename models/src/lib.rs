@@ -4,10 +4,12 @@
 //!   of them it does.
 //! - [`network`]: messages under way; [`time`]: instants, and clocks that differ in speed.
 //! - [`leases`], [`shares`], [`slots`], [`settle`]: protocols that exist. They call the functions that run in production.
+//! - [`designs`]: protocols of which nothing is built yet.
 //!
 //! `docs/exactness.md` says what each of them guarantees, and within which bounds. Nothing of this is a part of a program.
 
 pub mod check;
+pub mod designs;
 pub mod leases;
 pub mod network;
 pub mod rules;
