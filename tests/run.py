@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 # Those that take longest start first.
-LONGEST = ["redis_differential", "sidecar_managed", "chaos", "reconcile", "redis_topology", "admit_schema", "leases", "recipes", "redis_faults"]
+LONGEST = ["redis_differential", "sluice_models", "sidecar_managed", "chaos", "reconcile", "redis_topology", "admit_schema", "leases", "recipes", "redis_faults"]
 # These measure the memory of a process under a limit, or have to send more in a second than a loaded machine can: nothing runs
 # beside them.
 ALONE = ["pressure", "proxy_store", "proxy_concurrency"]
