@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # skew.sh: build the sidecar of an older commit, and run it with today's operator.
-#   SLUICE_SKEW_COMMIT   the commit. Its messages have today's version (config/src/message/protocol.rs: others are refused), and it
+#   SLUICE_SKEW_COMMIT   the commit. Its messages have today's version (config/src/message.rs: others are refused), and it
 #                        does not know the field that tests/tests/skew.rs adds
 set -euo pipefail
 cd "$(dirname "$0")/.."

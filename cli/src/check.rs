@@ -37,12 +37,12 @@ pub(crate) struct CheckArgs {
     quiet: bool,
     /// Format of the output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Format,
+    output: CheckFormat,
 }
 
 /// The format of the output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum CheckFormat {
     /// For people
     #[default]
     Text,
@@ -54,20 +54,20 @@ enum Format {
 
 /// The result, in JSON.
 #[derive(Debug, Serialize)]
-struct Checked {
+struct CheckResult {
     /// Names of the files.
     #[serde(skip)]
     files: Vec<String>,
     /// Whether nothing is wrong.
     valid: bool,
-    objects: Vec<Object>,
+    objects: Vec<CheckedObject>,
     warnings: Vec<Problem>,
     errors: Vec<Problem>,
 }
 
 /// A valid object.
 #[derive(Debug, Serialize)]
-struct Object {
+struct CheckedObject {
     file: String,
     kind: &'static str,
     namespace: String,
@@ -80,13 +80,13 @@ struct Object {
 pub(crate) fn check(args: CheckArgs) -> ExitCode {
     let CheckArgs { installation, mut files, filename, recursive, strict, quiet, output } = args;
     files.extend(filename);
-    let checked = Checked::of(&files, recursive, strict, &(&installation).into());
+    let checked = CheckResult::of(&files, recursive, strict, &(&installation).into());
     let written = match output {
-        Format::Json => {
+        CheckFormat::Json => {
             serde_json::to_string_pretty(&checked).map_or(Ok(()), |json| output::write(&(json + "\n")))
         }
-        Format::Github => output::write(&checked.github()),
-        Format::Text => {
+        CheckFormat::Github => output::write(&checked.github()),
+        CheckFormat::Text => {
             let written = if quiet { Ok(()) } else { output::write(&checked.text()) };
             if !checked.errors.is_empty() {
                 say(&checked.errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
@@ -105,7 +105,7 @@ pub(crate) fn check(args: CheckArgs) -> ExitCode {
     }
 }
 
-impl Checked {
+impl CheckResult {
     fn of(paths: &[PathBuf], is_recursive: bool, is_strict: bool, installation: &Installation) -> Self {
         let (files, mut errors) = read_all(paths, is_recursive);
         let Loaded { policies, stores, skipped, misread, repeated, problems } =
@@ -128,7 +128,7 @@ impl Checked {
         for store in stores {
             let summary = summary::of_store(&store.compiled);
             let (file, namespace, name) = (store.file, store.namespace, store.name);
-            objects.push(Object { file, kind: "RateLimitStore", namespace, name, summary });
+            objects.push(CheckedObject { file, kind: "RateLimitStore", namespace, name, summary });
         }
         for policy in policies {
             warnings.extend(policy.warnings);
@@ -138,7 +138,7 @@ impl Checked {
             }));
             let summary = summary::full(&policy.compiled);
             let (file, namespace, name) = (policy.file, policy.namespace, policy.name);
-            objects.push(Object { file, kind: "RateLimitPolicy", namespace, name, summary });
+            objects.push(CheckedObject { file, kind: "RateLimitPolicy", namespace, name, summary });
         }
         // An object is valid if its file is.
         objects.retain(|object| !errors.iter().any(|error| error.file == object.file));
@@ -157,7 +157,7 @@ impl Checked {
             {
                 lines += &format!("{file}:{line}: warning: {path}: {message}\n");
             }
-            for Object { file, kind: _, namespace, name, summary } in
+            for CheckedObject { file, kind: _, namespace, name, summary } in
                 self.objects.iter().filter(|one| one.file == *file)
             {
                 lines += &format!("{file}: {namespace}/{name} is valid: {summary}\n");

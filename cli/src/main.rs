@@ -54,10 +54,10 @@ struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Enforce the policies of a file in front of one application
-    Run(Box<run::Args>),
+    Run(Box<run::RunArgs>),
     /// Answer applications and Envoy that ask about rate limits, by the policies of a file or the rules of envoyproxy/ratelimit
     #[cfg(feature = "serve")]
-    Serve(Box<serve::Args>),
+    Serve(Box<serve::ServeArgs>),
     /// Show a limit at work: an application, a sidecar and requests, on this machine
     Demo(demo::DemoArgs),
     /// Validate policy files, with the same checks as the admission webhook
@@ -81,10 +81,10 @@ enum Command {
     Status(status::StatusArgs),
     /// Show the clients that limits deny most, over all pods
     #[cfg(feature = "cluster")]
-    Top(clients::top::TopArgs),
+    Top(clients::TopArgs),
     /// Show what one client has left of a limit, without counting
     #[cfg(feature = "cluster")]
-    Peek(clients::peek::PeekArgs),
+    Peek(clients::PeekArgs),
     /// Give one client its whole quota back, in all pods; a block ends too
     #[cfg(feature = "cluster")]
     Reset(clients::reset::ResetArgs),
@@ -121,9 +121,9 @@ fn main() -> ExitCode {
         #[cfg(feature = "cluster")]
         Command::Status(args) => asking(status::status(&args)),
         #[cfg(feature = "cluster")]
-        Command::Top(args) => asking(clients::top::top(&args)),
+        Command::Top(args) => asking(clients::top(&args)),
         #[cfg(feature = "cluster")]
-        Command::Peek(args) => asking(clients::peek::peek(args)),
+        Command::Peek(args) => asking(clients::peek(args)),
         #[cfg(feature = "cluster")]
         Command::Reset(args) => asking(reset(args, Which::All)),
         #[cfg(feature = "cluster")]

@@ -31,7 +31,7 @@ use crate::run::policy_file::{NamedPolicy, PolicyArgs, PolicyFiles};
 /// The arguments of `sluice serve`.
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("limits").args(["policy", "ratelimit_config"]).required(true).multiple(true)))]
-pub(crate) struct Args {
+pub(crate) struct ServeArgs {
     /// File with the policies that have Service in spec.enforcedBy, or folder with such files; may be repeated. They are read again
     /// whenever they change
     #[arg(short = 'f', long, env = "SLUICE_POLICY", value_name = "FILE")]
@@ -108,10 +108,10 @@ pub(crate) struct Args {
 }
 
 /// Runs until a signal arrives.
-pub(crate) fn serve(args: Args) -> anyhow::Result<()> {
+pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<()> {
     sluice_host::guard::abort_on_other_panics();
     let _last_lines = logging::init(args.log_format, &args.log)?;
-    let Args {
+    let ServeArgs {
         policy,
         policy_args,
         ratelimit_config,

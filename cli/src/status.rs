@@ -14,8 +14,7 @@ use sluice_config::client_pages::{CALLERS, CallersPage, POLICIES, PoliciesInForc
 use sluice_crds::conditions::types::{READY, STORE_HEALTHY};
 use sluice_crds::{RateLimitPolicy, RateLimitStore};
 
-use crate::cluster::args::SidecarArgs;
-use crate::cluster::sidecars::{Sidecars, Silent};
+use crate::cluster::{SidecarArgs, Sidecars, Silent};
 use crate::output::{Format, print, print_json, printable, table};
 
 /// Flags of `sluice status`.

@@ -33,16 +33,16 @@ pub struct Pair<'a> {
 /// The rules of a domain.
 #[derive(Debug, Default)]
 pub struct DescriptorRules {
-    root: Node,
+    root: RuleNode,
 }
 
 /// A level of the tree.
 #[derive(Debug, Default)]
-struct Node {
+struct RuleNode {
     /// The next level by `KEY` or `KEY_VALUE`.
-    children: HashMap<Box<[u8]>, Node>,
+    children: HashMap<Box<[u8]>, RuleNode>,
     /// The next level by a pattern of `KEY_VALUE`, in the order of the configuration.
-    patterns: Vec<(Pattern, Node)>,
+    patterns: Vec<(Pattern, RuleNode)>,
     rule: Option<Rule>,
     /// The value in place of the client's, for a level whose clients share one counter.
     shared_value: Option<Box<[u8]>>,
@@ -270,7 +270,7 @@ impl DescriptorRules {
     }
 }
 
-impl Node {
+impl RuleNode {
     fn has(&self, composite: &str) -> bool {
         self.children.contains_key(composite.as_bytes())
             || composite.contains('*')

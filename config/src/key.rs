@@ -1,10 +1,18 @@
 //! The key of a request: the client that sent it, as a limit identifies clients. A key is a keyed hash of the
 //! parts that the limit names. Each part is hashed with its kind and length, so that no two clients can
-//! produce the same input.
+//! produce the same input. Operators see a client in words, of which only the parts that the policy calls public are shown.
 //!
 //! - `source`: the parts as policies have them. [`part`]: one part, with all that its kind needs; `path_templates`: the templates of paths.
-//! - `named_client`: the client with the values that an operator names. `description`: a client in words.
+//! - [`named_client`]: the client with the values that an operator names.
 
+pub mod named_client;
+pub mod part;
+mod path_templates;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Write as _;
 use std::hash::Hasher;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +20,6 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-pub use self::invalid_client::InvalidClient;
 pub use self::part::{ClientName, ClientNaming, KeyContext, Unnamed};
 use self::part::{MISSING, PreparedPart, network_name};
 pub use self::source::{KeyPart, KeySource};
@@ -21,15 +28,6 @@ use crate::nack::Nack;
 use crate::occurrences::Occurrences;
 use crate::path::Readings;
 use crate::request::{Part, RequestAttributes};
-
-mod description;
-mod invalid_client;
-mod named_client;
-pub mod part;
-mod path_templates;
-mod source;
-#[cfg(test)]
-mod tests;
 
 /// Treatment of a request that lacks a part of the key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -211,4 +209,70 @@ fn write_part(hasher: &mut SipHasher24, kind: u8, bytes: &[u8]) {
     hasher.write(&[kind]);
     hasher.write(&(bytes.len() as u64).to_le_bytes());
     hasher.write(bytes);
+}
+
+/// Longest text of a value, in characters.
+const MAX_VALUE: usize = 64;
+
+impl KeyBuilder {
+    /// Returns the builder with these parts public, by their indexes.
+    #[must_use]
+    pub fn with_public(self, public: Vec<usize>) -> Self {
+        Self { public, ..self }
+    }
+
+    /// Describes the client of a request: `header x-tenant=acme, clientIP=192.0.2.0/24`. The value of a part that is not public
+    /// is `hidden`.
+    #[must_use]
+    pub fn describe(&self, request: &RequestAttributes<'_>, path: &Readings<'_>, address: IpAddr) -> String {
+        self.describe_with(|part, text| match part.network(address) {
+            Some(network) if network.prefix_len() == network.max_prefix_len() => {
+                let _ = write!(text, "{}", network.addr());
+            }
+            Some(network) => {
+                let _ = write!(text, "{network}");
+            }
+            None => match part.read(request, path, || address, |_, value| write_value(text, value)) {
+                Part::Value(()) => {}
+                Part::Missing => text.push_str("missing"),
+                Part::Unclear => text.push_str("unclear"),
+            },
+        })
+    }
+
+    /// Describes all clients, if no part of the key is public: `header x-tenant=hidden`.
+    #[must_use]
+    pub fn describe_all(&self) -> Option<String> {
+        self.public.is_empty().then(|| self.describe_with(|_, _| {}))
+    }
+
+    /// Describes a client. `write` appends the value of a public part.
+    fn describe_with(&self, mut write: impl FnMut(&PreparedPart, &mut String)) -> String {
+        let mut text = String::new();
+        for (n, part) in self.parts.iter().enumerate() {
+            if n > 0 {
+                text.push_str(", ");
+            }
+            part.write_label(&mut text);
+            text.push('=');
+            if self.public.contains(&n) {
+                write(part, &mut text);
+            } else {
+                text.push_str("hidden");
+            }
+        }
+        if self.parts.is_empty() {
+            text.push_str("all clients");
+        }
+        text
+    }
+}
+
+/// Appends a value that a client may have chosen: a part of it, without control characters.
+fn write_value(text: &mut String, value: &[u8]) {
+    let value = String::from_utf8_lossy(value);
+    text.extend(value.chars().take(MAX_VALUE).flat_map(char::escape_debug));
+    if value.chars().nth(MAX_VALUE).is_some() {
+        text.push_str("...");
+    }
 }

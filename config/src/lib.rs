@@ -43,7 +43,6 @@ pub mod overrides;
 pub mod path;
 pub mod policy;
 pub mod prepared;
-mod purpose;
 pub mod request;
 #[cfg(feature = "schema")]
 pub mod schema;

@@ -1,35 +1,28 @@
-//! Conditions that select requests.
-//!
-//! - `spec`: conditions as policies have them. `pattern`: regular expressions and templates.
-//! - `values`: conditions on headers, query parameters and cookies. `descriptor`: conditions on descriptors.
+//! Conditions that select requests. `spec`: as policies have them.
 //!
 //! Where applications disagree how they read a request, a limit applies if any reading fulfils its conditions, and an
 //! exemption only if all do: a client must not evade a limit by an unusual spelling.
+
+mod spec;
+#[cfg(test)]
+mod tests;
 
 use std::net::IpAddr;
 
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderName, Method};
 use ipnet::IpNet;
-use regex::bytes::Regex;
+use regex::bytes::{Regex, RegexBuilder};
 
+pub use self::spec::{
+    DescriptorMatch, EntryMatch, GrpcMatch, Match, NamedMatch, PathMatch, PathPattern, ValueMatch,
+};
 use crate::client_address::{canonical_network, network};
 use crate::effort::{Effort, note};
 use crate::nack::Nack;
 use crate::path::{PathText, Reading, Readings};
-use crate::request::{FieldName, HeaderField, RequestAttributes, host_of};
-
-pub use self::descriptor::{DescriptorMatch, EntryMatch};
-use self::pattern::compile_regex;
-pub use self::pattern::{full_match_regex, is_parameter, template_regex};
-pub use self::spec::{GrpcMatch, Match, NamedMatch, PathMatch, PathPattern, ValueMatch};
-use self::values::ValueMatcher;
-pub use crate::purpose::Purpose;
-
-mod descriptor;
-mod pattern;
-mod spec;
-mod values;
+pub use crate::request::values::Purpose;
+use crate::request::{FieldName, HeaderField, RequestAttributes, Values, host_of};
 
 /// A [`Match`] with its regular expressions compiled and its names parsed.
 #[derive(Debug)]
@@ -270,5 +263,135 @@ pub fn header_name(name: &str) -> Result<HeaderName, Nack> {
     }
 }
 
-#[cfg(test)]
-mod tests;
+/// A condition on the values of one name.
+#[derive(Debug)]
+struct ValueMatcher {
+    test: Test,
+    not: bool,
+    /// Whether a limit also applies to a value in another case: a server may give one request what another has brought (Jetty).
+    ignores_case: bool,
+}
+
+#[derive(Debug)]
+enum Test {
+    Exact(Vec<u8>),
+    Prefix(Vec<u8>),
+    Regex(Regex),
+    Present(bool),
+}
+
+impl ValueMatcher {
+    fn new(from: &NamedMatch) -> Result<Self, Nack> {
+        let test = match &from.value {
+            ValueMatch::Exact(text) => Test::Exact(text.clone().into_bytes()),
+            ValueMatch::Prefix(text) => Test::Prefix(text.clone().into_bytes()),
+            ValueMatch::Regex(pattern) => Test::Regex(compile_regex(pattern, false)?),
+            ValueMatch::Present(present) => Test::Present(*present),
+        };
+        Ok(Self { test, not: from.not, ignores_case: false })
+    }
+
+    /// Makes it a condition on what servers keep for the requests that follow, in whatever case these have it.
+    fn of_kept(self, purpose: Purpose) -> Self {
+        Self { ignores_case: purpose == Purpose::Limit && !self.not, ..self }
+    }
+
+    /// Reports whether the values of a request fulfil the condition. For a limit one way to see the request is enough, and
+    /// for an exemption all ways must fulfil the condition. Applications that do not see a value under this name may see none.
+    fn matches(&self, values: &Values<'_>, purpose: Purpose, effort: &Effort) -> bool {
+        let in_doubt = purpose == Purpose::Limit;
+        if !values.is_complete() {
+            return in_doubt;
+        }
+        let mut is_seen_by_all = false;
+        let exact = match &self.test {
+            Test::Exact(exact) => Some(&**exact),
+            Test::Prefix(_) | Test::Regex(_) | Test::Present(_) => None,
+        };
+        // The readings of few applications would meet a negated condition for everybody.
+        let read_for = if self.not { Purpose::Exemption } else { purpose };
+        for (n, (value, is_exact)) in values.readings(exact, read_for).enumerate() {
+            is_seen_by_all |= is_exact;
+            note(1);
+            let has_effort = self.has_effort(value, effort, n == 0);
+            let holds = if has_effort { self.holds(value) } else { in_doubt };
+            match (purpose, holds) {
+                (Purpose::Limit, true) => return true,
+                (Purpose::Exemption, false) => return false,
+                (Purpose::Limit, false) | (Purpose::Exemption, true) => {}
+            }
+        }
+        if is_seen_by_all {
+            return purpose == Purpose::Exemption;
+        }
+        matches!(self.test, Test::Present(false)) != self.not
+    }
+
+    /// Takes the effort of a test of a value.
+    fn has_effort(&self, value: &[u8], effort: &Effort, is_first: bool) -> bool {
+        match &self.test {
+            Test::Regex(_) => effort.read(value.len(), is_first),
+            Test::Exact(_) | Test::Prefix(_) | Test::Present(_) => is_first || effort.compare(1),
+        }
+    }
+
+    fn holds(&self, value: &[u8]) -> bool {
+        let passes = match &self.test {
+            Test::Exact(exact) if self.ignores_case => value.eq_ignore_ascii_case(exact),
+            Test::Exact(exact) => value == exact,
+            Test::Prefix(prefix) if self.ignores_case => {
+                value.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+            }
+            Test::Prefix(prefix) => value.starts_with(prefix),
+            Test::Regex(regex) => regex.is_match(value),
+            Test::Present(present) => *present,
+        };
+        passes != self.not
+    }
+}
+
+/// Memory limit of a compiled regular expression, in bytes.
+const REGEX_BYTES: usize = 1 << 18;
+
+/// Memory limit of the cache that a regular expression fills while it matches, in bytes.
+const REGEX_CACHE_BYTES: usize = 1 << 18;
+
+/// Compiles a regular expression that must match a whole text. The engine does not backtrack, so matching
+/// takes linear time for every text.
+pub fn full_match_regex(pattern: &str, ignores_case: bool) -> Result<Regex, String> {
+    RegexBuilder::new(&format!("^(?:{pattern})$"))
+        .case_insensitive(ignores_case)
+        // A decoded path may contain a line break.
+        .dot_matches_new_line(true)
+        .size_limit(REGEX_BYTES)
+        .dfa_size_limit(REGEX_CACHE_BYTES)
+        .build()
+        .map_err(|error| match error {
+            regex::Error::CompiledTooBig(limit) => format!("it needs more than {limit} bytes when compiled"),
+            regex::Error::Syntax(text) => {
+                text.lines().last().unwrap_or("syntax error").replace("error: ", "")
+            }
+            other => other.to_string(),
+        })
+}
+
+/// Returns a regular expression for the paths of a template.
+#[must_use]
+pub fn template_regex(template: &str) -> String {
+    let segments = template
+        .split('/')
+        .map(|segment| if is_parameter(segment) { "[^/]+".to_owned() } else { regex::escape(segment) });
+    segments.collect::<Vec<_>>().join("/")
+}
+
+/// Reports whether a segment of a template stands for any text.
+#[must_use]
+pub fn is_parameter(segment: &str) -> bool {
+    let name = segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    name.is_some_and(|name| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))
+}
+
+fn compile_regex(pattern: &str, ignores_case: bool) -> Result<Regex, Nack> {
+    full_match_regex(pattern, ignores_case)
+        .map_err(|error| Nack(format!("invalid regular expression {pattern:?}: {error}")))
+}

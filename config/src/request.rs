@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 
 use self::fields::{Fields, FoldedHeaders};
 use self::text::{trimmed, without_encoded_words};
-use self::values::{Found, MAX_VALUES};
+use self::values::{FoundValues, MAX_VALUES};
 use crate::effort::{Effort, LOOK_UP, note};
 use crate::overrides::{ClientDigest, client_digest};
 use crate::path::{Readings, behind_path};
@@ -209,7 +209,7 @@ impl<'a> RequestAttributes<'a> {
             let is_list = field.has_lists() && written.contains(&b',');
             // An empty header is none for some applications.
             let is_seen_by_all = is_meant && !normal.is_empty();
-            values.found.push(Found {
+            values.found.push(FoundValues {
                 forms: &[],
                 usual: 0,
                 written,

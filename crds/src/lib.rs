@@ -6,7 +6,7 @@
 //! - [`schema`]: checks an object against the schema of the CRD.
 //! - [`policy`], [`store`], [`reset`]: the API types.
 //! - [`checks`]: everything that they need to check themselves.
-//! - [`mod@compile`]: the compiled policy of an object, or all its [`violation`]s.
+//! - [`mod@compile`]: the compiled policy of an object, or all its [`Violation`]s.
 //! - `expression`: conditions in a subset of CEL.
 //! - [`overrides`]: the plans of single clients, from the lines of Secrets and ConfigMaps.
 //! - [`summary`]: describes a compiled policy in one line.
@@ -30,8 +30,8 @@ pub mod schema;
 #[expect(unreachable_pub, reason = "the derive of KubeSchema makes private copies of public types")]
 pub mod store;
 pub mod summary;
-pub mod violation;
 
+pub use checks::field::{Violation, ViolationKind};
 pub use checks::installation::Installation;
 pub use compile::{Compiled, compile, compile_store};
 pub use crd::crd_files;
@@ -40,7 +40,6 @@ pub use policy::{RateLimitPolicy, RateLimitPolicySpec, RateLimitPolicyStatus};
 pub use reference::reference;
 pub use reset::{CounterReset, CounterResetSpec, CounterResetStatus};
 pub use store::{CompiledStore, RateLimitStore, RateLimitStoreSpec, RateLimitStoreStatus};
-pub use violation::Violation;
 
 /// API group of Sluice.
 pub const GROUP: &str = "sluice.dev";

@@ -11,8 +11,8 @@ use serde_json::Value;
 use sluice_config::duration;
 use sluice_config::duration::Duration;
 
+use crate::checks::field::{UNKNOWN_FIELD, Violation};
 use crate::crd::{crds, members_of};
-use crate::violation::{UNKNOWN_FIELD, Violation};
 
 /// Number of violations after which no further ones are looked for.
 const MAX_VIOLATIONS: usize = 200;

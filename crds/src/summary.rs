@@ -13,7 +13,8 @@ use sluice_config::policy::{
 use sluice_config::store_access::Topology;
 use sluice_limiter::Rate;
 
-use crate::store::{CompiledStore, servers};
+use crate::store;
+use crate::store::CompiledStore;
 
 /// Longest summary in a column, in characters.
 const COLUMN_WIDTH: usize = 200;
@@ -37,7 +38,7 @@ pub fn of_store(store: &CompiledStore) -> String {
         Topology::Sentinel { master, .. } => format!("master {master} of the sentinels"),
         Topology::Cluster => "cluster".to_owned(),
     };
-    let endpoints: Vec<_> = redis.endpoints.iter().map(servers::text).collect();
+    let endpoints: Vec<_> = redis.endpoints.iter().map(store::endpoint_text).collect();
     let transport = if redis.tls.is_some() { "TLS" } else { "plain text" };
     let secret = secret.as_ref().map_or("no Secret".to_owned(), |name| format!("Secret {name}"));
     format!("{topology} {}, {transport}, {secret}, access {access:?}", endpoints.join(" "))

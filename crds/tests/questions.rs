@@ -2,8 +2,8 @@
 
 use sluice_config::policy::LimitKind;
 use sluice_crds::Installation;
+use sluice_crds::ViolationKind;
 use sluice_crds::policy::EnforcedBy;
-use sluice_crds::violation::Kind;
 
 /// Returns a policy with these fields of its spec, and one limit with these fields.
 fn policy(spec: &str, limit: &str) -> serde_json::Value {
@@ -62,7 +62,7 @@ fn a_domain_belongs_to_its_namespace_or_is_granted() {
     }
     for domain in ["shopping", "other/shop", "legacy.example"] {
         let violations = compile(domain, &installation).unwrap_err();
-        assert_eq!(violations[0].kind, Kind::DomainNotGranted, "{violations:?}");
+        assert_eq!(violations[0].kind, ViolationKind::DomainNotGranted, "{violations:?}");
         assert_eq!(violations[0].path, "spec.limits[0].matches[0].rls.domain");
     }
     installation.domains.insert("legacy.example".to_owned(), vec!["other".to_owned()]);

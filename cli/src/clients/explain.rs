@@ -12,8 +12,7 @@ use sluice_config::client_pages::{
 use sluice_config::policy::OnStoreFailure;
 
 use super::lines;
-use crate::cluster::args::SidecarArgs;
-use crate::cluster::sidecars::{Answer, Sidecars};
+use crate::cluster::{SidecarAnswer, SidecarArgs, Sidecars};
 use crate::output::{Format, print, print_json};
 
 /// Arguments of `sluice explain`.
@@ -69,7 +68,7 @@ impl Question {
         }))
     }
 
-    async fn ask(&self, sidecars: &Sidecars) -> Option<Answer<Explanation>> {
+    async fn ask(&self, sidecars: &Sidecars) -> Option<SidecarAnswer<Explanation>> {
         match self {
             Self::Request(question) => sidecars.ask(EXPLAIN, Some(question)).await.pop(),
             Self::Descriptors(question) => sidecars.ask(EXPLAIN_DESCRIPTORS, Some(question)).await.pop(),

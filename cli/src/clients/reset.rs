@@ -19,7 +19,7 @@ use sluice_store::Clock;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::peek::ClientArgs;
+use super::ClientArgs;
 use crate::input::read_all;
 use crate::output::print;
 use crate::run::StoreArgs;

@@ -1,22 +1,17 @@
 //! `sluice simulate`: replays access logs against policies, and shows who would have been denied, how often and when.
 //!
 //! - [`log`]: the requests, from access logs.
-//! - [`candidate`]: the policies of one file, which decide each request at its time.
-//! - [`tally`]: what happened to whom; [`heavy`]: who is denied most among too many; [`series`]: when; [`demand`]: how much each
-//!   client needs at most; [`routes`]: on which paths.
-//! - [`replay`]: all requests of the logs, decided by one candidate or two.
+//! - [`tally`]: what happened to whom, and when; who is denied most among too many, and how much each client needs at most.
+//! - [`routes`]: on which paths.
+//! - [`replay`]: all requests of the logs, decided by the policies of one file or two, each request at its time.
 //! - [`proposal`]: numbers that spare clients, in a policy that a further replay confirms.
 //! - [`report`]: the result, as a table, a page or JSON.
 
-mod candidate;
-mod demand;
-mod heavy;
 mod log;
 mod proposal;
 mod replay;
 mod report;
 mod routes;
-mod series;
 mod tally;
 
 use std::path::PathBuf;
@@ -29,7 +24,7 @@ use sluice_crds::manifest::Source;
 
 use crate::input::read;
 use crate::output::{Format, print, print_json};
-use log::format::{Format as LogFormat, Hints};
+use log::format::{Hints, LogFormat};
 use log::json::FieldName;
 use replay::Replay;
 use report::Report;

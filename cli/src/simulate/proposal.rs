@@ -4,9 +4,8 @@ use anyhow::{Result, anyhow, bail};
 use sluice_crds::manifest::Source;
 use sluice_crds::manifest::edit::{NewNumber, in_shadow};
 
-use super::demand::Demand;
 use super::replay::{Replay, Replayed};
-use super::tally::LimitTally;
+use super::tally::{Demand, LimitTally};
 
 /// Number of replays at most: the default algorithm estimates, and may deny who comes close to the number.
 pub(super) const MAX_REPLAYS: usize = 5;

@@ -6,9 +6,8 @@ use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
-use super::refusal::TokenRefusal;
-use super::*;
-use crate::jwt::compiled::{CompiledJwt, Verification, VerificationKeys};
+use super::keys::{CompiledJwt, Verification, VerificationKeys};
+use super::{TokenRefusal, *};
 use crate::request::RequestAttributes;
 
 const NOW: u64 = 1_800_000_000;

@@ -4,12 +4,30 @@ use std::net::IpAddr;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
 
-use super::invalid_client::InvalidClient;
 use super::part::{ClientName, Unnamed};
 use super::{Identity, KeyBuilder, OnMissing, PreparedPart, write_part};
 use crate::key_secret::KeySecret;
 use crate::path::Readings;
 use crate::request::{FieldName, Habit, HeaderField, Part, RequestAttributes};
+
+/// No client has these values of the parts of a key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidClient {
+    /// The key has another number of parts.
+    #[error("the key of the limit has {parts}")]
+    Parts {
+        /// The parts in words, and what to do.
+        parts: String,
+    },
+    /// A value cannot be that of its part.
+    #[error("{part}: {reason}")]
+    Value {
+        /// The part in words.
+        part: String,
+        /// The reason.
+        reason: &'static str,
+    },
+}
 
 impl KeyBuilder {
     /// Returns the key of the client with these values of the parts. A path, a host or an address may be written as in a request.

@@ -9,11 +9,11 @@ use crate::path::{PathHabits, Readings, folded, normalize};
 /// The templates of a part of a key.
 #[derive(Debug)]
 pub(super) struct PathTemplates {
-    templates: Vec<Template>,
+    templates: Vec<PathTemplate>,
 }
 
 #[derive(Debug)]
-struct Template {
+struct PathTemplate {
     text: String,
     segments: Vec<Segment>,
     /// Position of the segment that is the value; `None` if the template itself is.
@@ -38,7 +38,7 @@ impl PathTemplates {
                 let at = segments().position(|segment| is_named(segment, name));
                 at.ok_or_else(|| Nack(format!("the template {text:?} has no segment {{{name}}}")))
             });
-            Ok(Template {
+            Ok(PathTemplate {
                 text: text.clone(),
                 variable: variable.transpose()?,
                 segments: segments()
@@ -95,7 +95,7 @@ impl PathTemplates {
     }
 }
 
-impl Template {
+impl PathTemplate {
     fn matches(&self, path: &[u8]) -> bool {
         let mut found = segments(path);
         let all = self.segments.iter().all(|segment| match (segment, found.next()) {

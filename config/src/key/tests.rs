@@ -1,7 +1,8 @@
-use super::*;
-use crate::request::Habit;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use proptest::prelude::*;
+
+use super::*;
+use crate::request::Habit;
 
 const IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 
@@ -307,4 +308,32 @@ fn the_counter_of_an_expression_differs_from_that_of_a_header_with_its_value() {
     headers.append("a", "x".parse().unwrap());
     let shared = KeyBuilder::new(&[], OnMissing::Skip).unwrap().shared_key(&KeySecret::new([7; 16]));
     assert_eq!(key(expression, &headers), Identity::Key(shared), "one of two values is nobody's");
+}
+
+fn describe(parts: &[KeySource], public: &[usize]) -> String {
+    let mut headers = HeaderMap::new();
+    headers.insert("x-tenant", HeaderValue::from_static("acme"));
+    headers.insert("x-odd", HeaderValue::from_bytes(b"\xff\t\"").unwrap());
+    headers.insert("x-long", HeaderValue::try_from("a".repeat(100)).unwrap());
+    let (uri, peer) = ("/Orders?q=1".parse().unwrap(), "192.0.2.77".parse().unwrap());
+    let request = RequestAttributes::new(&Method::GET, &uri, &headers, peer);
+    let builder = KeyBuilder::new(parts, OnMissing::Shared).unwrap().with_public(public.to_vec());
+    builder.describe(&request, &request.path_readings(), peer)
+}
+
+#[test]
+fn only_public_parts_are_shown() {
+    let header = |name: &str| KeySource::Header { name: name.into(), verified_by: None };
+    let ip = |ipv4_prefix| KeySource::ClientIp { ipv4_prefix, ipv6_prefix: 64 };
+    let parts = [header("x-tenant"), ip(24), KeySource::Method {}];
+    assert_eq!(describe(&parts, &[]), "header x-tenant=hidden, clientIP=hidden, method=hidden");
+    assert_eq!(describe(&parts, &[0, 1, 2]), "header x-tenant=acme, clientIP=192.0.2.0/24, method=GET");
+    assert_eq!(
+        describe(&[ip(32), KeySource::Query { name: "q".into() }], &[0, 1]),
+        "clientIP=192.0.2.77, query q=1"
+    );
+    assert_eq!(describe(&[header("x-none")], &[0]), "header x-none=missing");
+    assert_eq!(describe(&[header("x-odd")], &[0]), "header x-odd=\u{fffd}\\t\\\"");
+    assert_eq!(describe(&[header("x-long")], &[0]), format!("header x-long={}...", "a".repeat(64)));
+    assert_eq!(describe(&[], &[]), "all clients");
 }

@@ -1,6 +1,7 @@
 use http::{HeaderMap, HeaderValue, Uri};
 
 use super::*;
+use crate::descriptor::Pair;
 
 fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
     pairs
@@ -368,4 +369,34 @@ fn an_exemption_must_hold_for_every_reading() {
     assert!(with(&["staff"]));
     assert!(!with(&["staff", "staff"]), "some applications see one value of both");
     assert!(!with(&[]) && !with(&["staff", "free"]) && !with(&["free", "staff"]));
+}
+
+#[test]
+fn a_descriptor_has_exactly_these_keys_in_this_order() {
+    let entry = |key: &str, value: Option<&str>, prefix: Option<&str>| EntryMatch {
+        key: key.to_owned(),
+        value: value.map(str::to_owned),
+        prefix: prefix.map(str::to_owned),
+    };
+    let condition = DescriptorMatch {
+        domain: "shop".to_owned(),
+        entries: vec![
+            entry("auth_type", Some("login"), None),
+            entry("path", None, Some("/v1/")),
+            entry("user", None, None),
+        ],
+    };
+    let matches = |list: &[(&str, &[u8])]| {
+        let pairs: Vec<_> = list.iter().map(|(key, value)| Pair { key: key.as_bytes(), value }).collect();
+        condition.matches(&pairs)
+    };
+    let login = ("auth_type", b"login".as_slice());
+    assert!(matches(&[login, ("path", b"/v1/pay"), ("user", b"\xff")]));
+    assert!(matches(&[login, ("path", b"/v1/"), ("user", b"")]));
+    assert!(!matches(&[login, ("path", b"/v1"), ("user", b"a")]), "another prefix");
+    assert!(!matches(&[("auth_type", b"logout"), ("path", b"/v1/"), ("user", b"a")]));
+    assert!(!matches(&[login, ("user", b"a"), ("path", b"/v1/")]), "another order");
+    assert!(!matches(&[login, ("path", b"/v1/")]), "one is missing");
+    assert!(!matches(&[login, ("path", b"/v1/"), ("user", b"a"), ("x", b"y")]), "one too many");
+    assert!(!matches(&[]));
 }

@@ -1,18 +1,20 @@
-//! The requests and clients to which something else applies than a limit's own rates: tiers, and the plans of single clients.
+//! The requests and clients to which something else applies than a limit's own rates: tiers, and the plans of single clients. Their tables
+//! are content that policies refer to by its hash, prepared once for all policies that do.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::rate_set::Choice;
 use crate::expression::{Expressions, PreparedExpression};
 use crate::key::{ClientName, KeyBuilder};
 use crate::matches::{Matcher, Purpose};
 use crate::nack::Nack;
 use crate::overrides::{ClientDigest, DENY, OverrideTable, UNLIMITED, client_digest};
 use crate::path::Readings;
-use crate::policy::{MAX_PRIORITIES, MAX_RESERVES, Priority, Rates};
-use crate::prepared::rate_set::Choice;
+use crate::policy::{BlobHash, CompiledPolicy, LimitKind, MAX_PRIORITIES, MAX_RESERVES, Priority, Rates};
 use crate::request::RequestAttributes;
 
 /// The exceptions of a limit.
@@ -242,4 +244,53 @@ impl Overrides {
         let found = self.table.find_digest(client)?;
         found.holds(now).then(|| &self.plans[usize::from(found.plan)])
     }
+}
+
+/// Content by its hash.
+#[derive(Debug, Clone, Default)]
+pub struct Blobs(BTreeMap<BlobHash, Result<Arc<OverrideTable>, Nack>>);
+
+impl Blobs {
+    /// Adds content. Content that cannot be used leads to a nack of the policies that refer to it.
+    pub fn insert(&mut self, bytes: Arc<[u8]>) {
+        self.0.entry(BlobHash::of(&bytes)).or_insert_with(|| OverrideTable::new(bytes).map(Arc::new));
+    }
+
+    /// Records that content was not taken, which leads to a nack of the policies that refer to it.
+    pub fn refuse(&mut self, hash: BlobHash, nack: Nack) {
+        self.0.entry(hash).or_insert(Err(nack));
+    }
+
+    /// Returns the size of all content, in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.0.values().flatten().map(|table| table.size()).sum()
+    }
+
+    /// Reports whether there is content with a hash.
+    #[must_use]
+    pub fn contains(&self, hash: &BlobHash) -> bool {
+        self.0.contains_key(hash)
+    }
+
+    /// Removes the content whose hash does not satisfy the predicate.
+    pub fn retain(&mut self, mut keeps: impl FnMut(&BlobHash) -> bool) {
+        self.0.retain(|hash, _| keeps(hash));
+    }
+
+    /// Returns a table of overrides.
+    pub(super) fn overrides(&self, hash: &BlobHash) -> Result<Arc<OverrideTable>, Nack> {
+        self.0.get(hash).cloned().unwrap_or_else(|| Err(Nack(format!("the content {hash} has not arrived"))))
+    }
+}
+
+/// Returns the hashes of the content that a policy in JSON refers to. A policy that cannot be parsed refers to none.
+#[must_use]
+pub fn references_of(json: &str) -> Vec<BlobHash> {
+    let Ok(policy) = serde_json::from_str::<CompiledPolicy>(json) else { return Vec::new() };
+    let overrides = policy.limits.into_iter().filter_map(|limit| match limit.kind {
+        LimitKind::Rates(rates) => rates.overrides,
+        LimitKind::Slots(_) | LimitKind::Adaptive(_) => None,
+    });
+    overrides.collect()
 }

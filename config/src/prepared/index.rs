@@ -4,19 +4,24 @@
 //! Exact paths and prefixes are in a tree of segments, templates and regular expressions in one automaton, and hosts in a
 //! table. Limits whose conditions name neither path nor host are candidates for every request.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 
 use regex::bytes::{RegexSet, RegexSetBuilder};
 use smallvec::SmallVec;
 
+use super::exceptions::Exceptions;
+use super::rate_set::Choice;
+use crate::descriptor::Pair;
 use crate::effort::note;
-use crate::matches::{Match, PathMatch, PathPattern, template_regex};
+use crate::key::{Identity, KeyBuilder};
+use crate::key_secret::KeySecret;
+use crate::matches::{DescriptorMatch, Match, PathMatch, PathPattern, template_regex};
 use crate::path::{Reading, Readings, folded, normalize};
 use crate::policy::CompiledLimit;
 use crate::request::RequestAttributes;
-
-#[cfg(test)]
-mod tests;
 
 /// Memory limit of the automaton and of the cache that it fills, in bytes. If it needs more, limits with regular
 /// expressions are candidates for every request.
@@ -37,7 +42,7 @@ pub struct LimitIndex {
     /// Candidates for every request.
     always: Vec<u32>,
     /// Segments of paths. The first is the root.
-    paths: Vec<Segment>,
+    paths: Vec<PathSegment>,
     /// The automaton, and the limit of each of its expressions.
     automaton: Option<(RegexSet, Vec<u32>)>,
     hosts: HashMap<Box<[u8]>, Vec<u32>>,
@@ -47,7 +52,7 @@ pub struct LimitIndex {
 
 /// A segment of paths, in lower case.
 #[derive(Debug, Default)]
-struct Segment {
+struct PathSegment {
     children: HashMap<Box<[u8]>, usize>,
     /// Limits for the path that ends here.
     exact: Vec<u32>,
@@ -59,7 +64,7 @@ impl LimitIndex {
     /// Indexes limits, which are numbered in their order.
     #[must_use]
     pub fn new<'a>(limits: impl IntoIterator<Item = &'a [Match]>) -> Self {
-        let mut index = Self { paths: vec![Segment::default()], ..Self::default() };
+        let mut index = Self { paths: vec![PathSegment::default()], ..Self::default() };
         let mut expressions = Vec::new();
         for (number, matches) in (0..).zip(limits) {
             index.count = number + 1;
@@ -98,7 +103,7 @@ impl LimitIndex {
             let new = self.paths.len();
             at = *self.paths[at].children.entry(segment.into()).or_insert(new);
             if at == new {
-                self.paths.push(Segment::default());
+                self.paths.push(PathSegment::default());
             }
         }
         let limits = if is_prefix { &mut self.paths[at].prefix } else { &mut self.paths[at].exact };
@@ -193,4 +198,52 @@ fn segments(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 #[must_use]
 pub fn applies_to_all(limit: &CompiledLimit) -> bool {
     limit.when.is_none() && (limit.matches.is_empty() || limit.matches.iter().any(Match::holds_for_all))
+}
+
+/// The descriptors that a limit counts, and where their clients are.
+#[derive(Debug)]
+pub(super) struct DescriptorLimit {
+    conditions: Vec<DescriptorMatch>,
+    /// Keys of the entries whose values are the parts of the limit's key.
+    entry_keys: Vec<String>,
+    /// Largest number of requests that a descriptor may bring along in place of the rate's; `None` if none may.
+    pub(super) max_override: Option<u64>,
+}
+
+impl DescriptorLimit {
+    /// Returns `None` if a limit is for requests only.
+    pub(super) fn of(limit: &CompiledLimit) -> Option<Self> {
+        let conditions: Vec<_> = limit.matches.iter().filter_map(|entry| entry.rls.clone()).collect();
+        let entry_keys = limit.key.iter().filter_map(|part| part.entry_key().map(str::to_owned)).collect();
+        let max_override = limit.max_override;
+        (!conditions.is_empty()).then_some(Self { conditions, entry_keys, max_override })
+    }
+
+    /// Iterates over the domains of its conditions.
+    pub(super) fn domains(&self) -> impl Iterator<Item = &str> {
+        self.conditions.iter().map(|condition| condition.domain.as_str())
+    }
+
+    /// Reports whether a condition holds for a descriptor of a domain.
+    pub(super) fn counts(&self, domain: &[u8], pairs: &[Pair<'_>]) -> bool {
+        let mut conditions = self.conditions.iter();
+        conditions.any(|condition| condition.domain.as_bytes() == domain && condition.matches(pairs))
+    }
+
+    /// Returns the client of a descriptor, and what an override grants it. It has the key of a request with the same values.
+    pub(super) fn client(
+        &self,
+        key: &KeyBuilder,
+        exceptions: &Exceptions,
+        pairs: &[Pair<'_>],
+        secret: &KeySecret,
+    ) -> (Identity, Option<Choice>) {
+        let value = |key: &String| {
+            let pair = pairs.iter().find(|pair| pair.key == key.as_bytes());
+            pair.map(|pair| pair.value)
+        };
+        let first = self.entry_keys.first().and_then(value);
+        let granted = first.and_then(|first| exceptions.granted(&key.client_name(first)));
+        (key.identify_entries(secret, self.entry_keys.iter().map(value)), granted)
+    }
 }

@@ -19,11 +19,11 @@ const SHORTEST: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct KeyUsageMeter {
     kept_for: Duration,
-    state: Mutex<State>,
+    state: Mutex<MeterState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct MeterState {
     mean: f64,
     responses: u32,
     latest: Option<Instant>,
@@ -70,7 +70,7 @@ impl KeyUsageMeter {
     }
 }
 
-impl State {
+impl MeterState {
     fn expire(&mut self, kept_for: Duration, now: Instant) {
         if self.latest.is_some_and(|latest| now.saturating_duration_since(latest) > kept_for) {
             *self = Self::default();

@@ -1,5 +1,6 @@
 //! One limit, ready to be applied to requests.
 
+use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -9,10 +10,13 @@ use http::{HeaderName, Method};
 use sluice_limiter::adaptive::Adaptive;
 use sluice_limiter::{MAX_CONCURRENT, OutOfRange};
 
+use super::exceptions::Blobs;
+use super::index::DescriptorLimit;
 use crate::descriptor::Pair;
 use crate::expression::{Expressions, PreparedExpression};
 use crate::jwt::JwtVerifier;
-use crate::key::{Identity, InvalidClient, KeyBuilder, KeyContext, KeySource, OnMissing};
+use crate::key::named_client::InvalidClient;
+use crate::key::{Identity, KeyBuilder, KeyContext, KeySource, OnMissing};
 use crate::key_secret::KeySecret;
 use crate::matches::{Match, Matcher, Purpose};
 use crate::nack::Nack;
@@ -20,11 +24,8 @@ use crate::occurrences::Occurrences;
 use crate::overrides::OverrideTable;
 use crate::path::Readings;
 use crate::policy::{Block, Boosted, CompiledLimit, CompiledPolicy, LimitKind, Mode, OnLimit, Queue, Slots};
-use crate::prepared::blobs::Blobs;
 use crate::prepared::charge::PreparedCharge;
-use crate::prepared::descriptors::DescriptorLimit;
 use crate::prepared::exceptions::{Exception, Exceptions};
-use crate::prepared::explanation::NotApplied;
 use crate::prepared::index::applies_to_all;
 use crate::prepared::key_usage::KeyUsageMeter;
 use crate::prepared::rate_set::{Choice, RateSet, RateSets};
@@ -507,4 +508,54 @@ fn prepare_kind(
         }
     };
     Ok((kind, Exceptions::default()))
+}
+
+/// How a limit treats a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Explained {
+    /// The limit counts the request, as in [`Identified::Counted`].
+    Counts {
+        /// Hash of the client's key.
+        key: u128,
+        /// Index of the rates that decide.
+        rates: u16,
+        /// The charge before the response is known.
+        cost: u64,
+        /// Why the client is not clear, if it has the counter of all such requests.
+        nobody: Option<String>,
+    },
+    /// The limit denies the request without counting it, for this reason.
+    Denies(String),
+    /// The limit does not apply, for this reason.
+    DoesNotApply(String),
+}
+
+/// The reason why a limit does not apply to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotApplied {
+    /// No entry of `matches` applies.
+    NotMatched,
+    /// The entry of `except` at this position applies.
+    Excepted(usize),
+    /// The condition is false.
+    When,
+    /// An override, a plan or a tier admits everything.
+    Unlimited,
+    /// The request is a preflight of a browser.
+    Preflight,
+    /// The request lacks a part of the key.
+    KeyMissing,
+}
+
+impl Display for NotApplied {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotMatched => f.write_str("no entry of matches applies"),
+            Self::Excepted(position) => write!(f, "except[{position}] applies"),
+            Self::When => f.write_str("when is false"),
+            Self::Unlimited => f.write_str("the tier or plan of the client admits everything"),
+            Self::Preflight => f.write_str("the request is a preflight, which the limit does not count"),
+            Self::KeyMissing => f.write_str("the request lacks a part of the key, and onMissing is Skip"),
+        }
+    }
 }

@@ -1,33 +1,33 @@
-//! A whole policy, ready to be applied to requests.
+//! A whole policy, ready to be applied to requests. It notices those that arrive through a proxy that it does not trust: all clients of
+//! such a proxy are one client for it.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::client_address::{self, ClientAddress, Resolved};
+use super::rate_set::Choice;
+use super::{Blobs, Explained, Identified, NotApplied, PreparedLimit, Refusal};
+use crate::client_address::{self, AddressHeader, ClientAddress, Resolved};
 use crate::descriptor::DescriptorRules;
 use crate::jwt::JwtVerifier;
 use crate::key::{Identity, KeySource};
 use crate::key_secret::KeySecret;
-use crate::message::PolicyFindings;
+use crate::message::{PolicyFindings, UntrustedProxy};
 use crate::nack::Nack;
 use crate::occurrences::Occurrences;
 use crate::path::Readings;
 use crate::policy::{
     AmbiguousPaths, CompiledPolicy, Consistency, Mode, OnStoreFailure, PolicyHash, StatusHeaders,
 };
-use crate::prepared::explanation::{Explained, NotApplied};
-use crate::prepared::rate_set::Choice;
-use crate::prepared::untrusted_proxy::UntrustedProxyDetector;
-use crate::prepared::{Blobs, Identified, PreparedLimit, Refusal};
 use crate::request::RequestAttributes;
-
-#[cfg(test)]
-mod tests;
 
 /// A policy, ready to be applied to requests.
 #[derive(Debug)]
@@ -338,5 +338,51 @@ fn unknown_field<'a>(written: &'a Value, known: &Value, path: &str) -> Option<(S
             pairs.find_map(|(n, (item, known))| unknown_field(item, known, &format!("{path}[{n}]")))
         }
         _ => None,
+    }
+}
+
+/// The lead of forwarded requests over others with which a proxy is reported. A few clients that send the header
+/// themselves do not reach it, because the other requests reduce it.
+const REPORTED_LEAD: u32 = 100;
+
+/// Notices requests from peers that are not trusted, and that report a client's address all the same.
+#[derive(Debug, Default)]
+pub(super) struct UntrustedProxyDetector {
+    /// The number of forwarded requests more than others, from 0 to [`REPORTED_LEAD`]. Concurrent requests may
+    /// count as one.
+    lead: AtomicU32,
+    proxy: Mutex<Option<UntrustedProxy>>,
+}
+
+impl UntrustedProxyDetector {
+    /// Counts a request, given the header in which a peer that is not trusted reports a client. Writes nothing
+    /// while all requests are alike.
+    pub(super) fn observe(&self, peer: IpAddr, header: Option<AddressHeader>) {
+        let lead = self.lead.load(Relaxed);
+        match header {
+            Some(_) if lead == REPORTED_LEAD => {}
+            Some(header) => {
+                self.lead.store(lead + 1, Relaxed);
+                if lead + 1 == REPORTED_LEAD {
+                    self.set(Some(UntrustedProxy { peer: peer.to_canonical(), header }));
+                }
+            }
+            None if lead == 0 => {}
+            None => {
+                self.lead.store(lead - 1, Relaxed);
+                if lead == 1 {
+                    self.set(None);
+                }
+            }
+        }
+    }
+
+    /// Returns the proxy through which most requests arrive, if it is not trusted.
+    pub(super) fn proxy(&self) -> Option<UntrustedProxy> {
+        self.proxy.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, proxy: Option<UntrustedProxy>) {
+        *self.proxy.lock().unwrap_or_else(PoisonError::into_inner) = proxy;
     }
 }

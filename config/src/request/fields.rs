@@ -13,7 +13,7 @@ use super::text::{
     Forms, Read, cookie_forms, first_word, is_separator, quoted_length, trimmed, without_invalid,
     without_unicode,
 };
-use super::values::{Found, MAX_VALUES, Values};
+use super::values::{FoundValues, MAX_VALUES, Values};
 use crate::effort::{Effort, LOOK_UP, note};
 
 /// Number of pairs that are read.
@@ -24,7 +24,7 @@ const FEW: usize = 8;
 /// The named values of a query or of the cookies.
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
-    entries: SmallVec<[Entry<'a>; 4]>,
+    entries: SmallVec<[FieldEntry<'a>; 4]>,
     pairs: usize,
     /// Whether equal values of a name are one value.
     merges_equal: bool,
@@ -32,7 +32,7 @@ pub(super) struct Fields<'a> {
 
 /// A name and its value, in the way in which some applications see them.
 #[derive(Debug)]
-struct Entry<'a> {
+struct FieldEntry<'a> {
     /// Hash of `folded`.
     hash: u64,
     folded: Folded,
@@ -40,7 +40,7 @@ struct Entry<'a> {
     name: Cow<'a, [u8]>,
     place: Place,
     value: &'a [u8],
-    kind: Kind,
+    kind: FieldKind,
     /// Number of entries before it.
     at: usize,
     /// The forms of the value. Most values are never asked for.
@@ -76,7 +76,7 @@ impl Place {
 
 /// The way in which a value is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum FieldKind {
     Parameter,
     Cookie,
     /// A cookie behind a separator that most parsers take for a part of a value. It ends at the next one.
@@ -85,10 +85,10 @@ enum Kind {
     BareName,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> FieldEntry<'a> {
     fn read(&self) -> &Read<'a> {
         self.read.get_or_init(|| match self.kind {
-            Kind::Parameter => {
+            FieldKind::Parameter => {
                 note(2 * self.value.len());
                 let value = decoded(self.value);
                 // nginx does not decode: an exemption must not be claimed by an escape that nobody needs.
@@ -100,7 +100,7 @@ impl<'a> Entry<'a> {
                 let normal = (!has_invalid_escape(self.value)).then_some(forms.len() - 1);
                 Read::new(forms, normal)
             }
-            Kind::Cookie => {
+            FieldKind::Cookie => {
                 let mut read = cookie_forms(self.value);
                 if !is_cookie_value(self.value) {
                     // An application with another end may see one nevertheless.
@@ -109,8 +109,8 @@ impl<'a> Entry<'a> {
                 }
                 read
             }
-            Kind::InnerCookie => cookie_forms(first_word(trimmed(self.value))),
-            Kind::BareName => Read::new(Forms::new(), None),
+            FieldKind::InnerCookie => cookie_forms(first_word(trimmed(self.value))),
+            FieldKind::BareName => Read::new(Forms::new(), None),
         })
     }
 }
@@ -194,11 +194,11 @@ impl<'a> Fields<'a> {
                 base,
                 name.clone(),
                 value,
-                Kind::Parameter,
+                FieldKind::Parameter,
                 Place { is_rare: place.is_rare, ..Place::INNER },
             );
         }
-        self.push(whole, name, value, Kind::Parameter, place.written(!is_escaped));
+        self.push(whole, name, value, FieldKind::Parameter, place.written(!is_escaped));
     }
 
     /// Adds a parameter of a query that was decoded as a whole.
@@ -211,13 +211,13 @@ impl<'a> Fields<'a> {
         let hash = field_name::hash(&folded);
         let read = OnceCell::from(Read::new(Forms::from_iter([Cow::Owned(value.to_vec())]), Some(0)));
         let name = Cow::Owned(name.to_vec());
-        self.entries.push(Entry {
+        self.entries.push(FieldEntry {
             hash,
             folded,
             name,
             place: Place::INNER,
             value: &[],
-            kind: Kind::Parameter,
+            kind: FieldKind::Parameter,
             at: self.entries.len(),
             read,
         });
@@ -228,7 +228,7 @@ impl<'a> Fields<'a> {
         if !pair.contains(&b'=') {
             return self.add_bare_name(pair);
         }
-        let (mut rest, mut place, mut kind) = (pair, place, Kind::Cookie);
+        let (mut rest, mut place, mut kind) = (pair, place, FieldKind::Cookie);
         // Behind a quotation mark that nothing closes, nothing closes another.
         let mut is_open = false;
         while let Some((name, value)) = split_at_equals(rest) {
@@ -245,7 +245,7 @@ impl<'a> Fields<'a> {
             let start = quoted.unwrap_or(0);
             let end = begin[start..].iter().position(|byte| is_separator(*byte)).map(|end| start + end);
             let value = match (kind, end) {
-                (Kind::InnerCookie, Some(end)) => &begin[..end],
+                (FieldKind::InnerCookie, Some(end)) => &begin[..end],
                 _ => value,
             };
             let of_name = if name.len() == plain_name.len() { place } else { Place::INNER };
@@ -255,7 +255,7 @@ impl<'a> Fields<'a> {
             }
             let Some(end) = end else { return };
             rest = &begin[end + 1..];
-            (place, kind) = (Place::INNER, Kind::InnerCookie);
+            (place, kind) = (Place::INNER, FieldKind::InnerCookie);
         }
     }
 
@@ -264,11 +264,11 @@ impl<'a> Fields<'a> {
         let name = trimmed(pair);
         if !name.is_empty() && self.has_room() {
             let folded = field_name::without_brackets(name);
-            self.push(folded, Cow::Borrowed(name), &[], Kind::BareName, Place::INNER);
+            self.push(folded, Cow::Borrowed(name), &[], FieldKind::BareName, Place::INNER);
         }
     }
 
-    fn add_cookie(&mut self, name: &'a [u8], value: &'a [u8], kind: Kind, place: Place) {
+    fn add_cookie(&mut self, name: &'a [u8], value: &'a [u8], kind: FieldKind, place: Place) {
         let decoded = without_unicode(name).unwrap_or_default();
         let name_in_php =
             Cow::from(percent_encoding::percent_decode(if decoded.is_empty() { name } else { &decoded }));
@@ -284,12 +284,12 @@ impl<'a> Fields<'a> {
         self.pairs <= MAX_PAIRS
     }
 
-    fn push(&mut self, folded: Folded, name: Cow<'a, [u8]>, value: &'a [u8], kind: Kind, place: Place) {
+    fn push(&mut self, folded: Folded, name: Cow<'a, [u8]>, value: &'a [u8], kind: FieldKind, place: Place) {
         // Hash, fold and sort.
         note(100);
         let hash = field_name::hash(&folded);
         let at = self.entries.len();
-        self.entries.push(Entry { hash, folded, name, place, value, kind, at, read: OnceCell::new() });
+        self.entries.push(FieldEntry { hash, folded, name, place, value, kind, at, read: OnceCell::new() });
     }
 
     fn sorted(mut self) -> Self {
@@ -305,7 +305,8 @@ impl<'a> Fields<'a> {
         let hash = name.hash();
         let is_sorted = self.entries.len() > FEW;
         let start = if is_sorted { self.entries.partition_point(|entry| entry.hash < hash) } else { 0 };
-        let (mut found, mut rare): (SmallVec<[Found<'_>; 2]>, SmallVec<[Found<'_>; 1]>) = Default::default();
+        let (mut found, mut rare): (SmallVec<[FoundValues<'_>; 2]>, SmallVec<[FoundValues<'_>; 1]>) =
+            Default::default();
         let (mut has_bare_name, mut begins_bare) = (false, false);
         let mut is_complete = self.pairs <= MAX_PAIRS;
         for entry in &self.entries[start..] {
@@ -329,9 +330,9 @@ impl<'a> Fields<'a> {
             };
             // An empty cookie is none for some applications, and so is what has no normal form. A parameter without a value is there.
             let is_empty =
-                entry.kind != Kind::Parameter && forms.iter().take(*usual).any(|form| form.is_empty());
+                entry.kind != FieldKind::Parameter && forms.iter().take(*usual).any(|form| form.is_empty());
             let is_dropped = is_empty || normal.is_none();
-            let value = Found {
+            let value = FoundValues {
                 forms,
                 usual: *usual,
                 written,
@@ -348,7 +349,7 @@ impl<'a> Fields<'a> {
                 found.identifies &= !begins_bare;
             });
             if found.is_empty() {
-                found.push(Found::EMPTY);
+                found.push(FoundValues::EMPTY);
             }
         }
         Values { found, rare, is_complete, merges_equal: self.merges_equal }

@@ -5,7 +5,15 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use super::text::trimmed;
-use crate::purpose::Purpose;
+
+/// The purpose of a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// A limit applies to the requests that match. One reading is enough.
+    Limit,
+    /// The requests that match are exempt. All readings must match.
+    Exemption,
+}
 
 /// Number of values of a name that are read.
 pub(super) const MAX_VALUES: usize = 16;
@@ -13,9 +21,9 @@ pub(super) const MAX_VALUES: usize = 16;
 /// The values under one name.
 #[derive(Debug)]
 pub struct Values<'r> {
-    pub(super) found: SmallVec<[Found<'r>; 2]>,
+    pub(super) found: SmallVec<[FoundValues<'r>; 2]>,
     /// Values that few applications see, for limits alone.
-    pub(super) rare: SmallVec<[Found<'r>; 1]>,
+    pub(super) rare: SmallVec<[FoundValues<'r>; 1]>,
     /// Whether these are all values. If not, a client has sent so many that nothing is certain.
     pub(super) is_complete: bool,
     /// Whether equal values are one.
@@ -24,7 +32,7 @@ pub struct Values<'r> {
 
 /// One value.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Found<'r> {
+pub(super) struct FoundValues<'r> {
     /// The forms in which applications read the value. Empty for a header, whose forms are the two that follow.
     pub(super) forms: &'r [Cow<'r, [u8]>],
     /// Number of the forms that count for exemptions too. The others are those of few applications, and of limits alone.
@@ -70,7 +78,7 @@ impl<T> Part<T> {
     }
 }
 
-impl<'r> Found<'r> {
+impl<'r> FoundValues<'r> {
     /// An empty value, for the few applications that see one.
     pub(super) const EMPTY: Self = Self {
         forms: &[],
@@ -132,7 +140,7 @@ impl<'r> Values<'r> {
             return if self.is_complete { Part::Missing } else { Part::Unclear };
         };
         let Some(normal) = first.normal.filter(|_| self.is_complete) else { return Part::Unclear };
-        let is_same = |other: &Found<'_>| self.merges_equal && other.normal == Some(normal);
+        let is_same = |other: &FoundValues<'_>| self.merges_equal && other.normal == Some(normal);
         if !others.iter().all(is_same) {
             return Part::Unclear;
         }

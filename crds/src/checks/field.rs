@@ -1,13 +1,11 @@
-//! The place of a value in a spec, where its problems are reported.
+//! The place of a value in a spec, where its problems are reported, and these problems.
 
 use std::cell::{Cell, RefCell};
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
 use sluice_config::duration::Duration;
 use sluice_config::expression::{Expression, Expressions, PreparedExpression};
 use sluice_config::matches::full_match_regex;
-
-use crate::violation::{Kind, UNKNOWN_FIELD, Violation};
 
 /// Largest number of regular expressions in a policy. Each takes memory in every sidecar.
 const MAX_REGEXES: usize = 64;
@@ -105,11 +103,11 @@ impl<'a> Field<'a> {
 
     /// Reports a violation, unless this field has one already.
     pub(crate) fn violation(&self, message: impl Display) {
-        self.violation_of(Kind::Invalid, message);
+        self.violation_of(ViolationKind::Invalid, message);
     }
 
     /// Reports a violation of a kind, unless this field has one already.
-    pub(crate) fn violation_of(&self, kind: Kind, message: impl Display) {
+    pub(crate) fn violation_of(&self, kind: ViolationKind, message: impl Display) {
         let mut violations = self.report.violations.borrow_mut();
         if !violations.iter().any(|known| known.path == self.path) {
             violations.push(Violation { kind, ..Violation::new(&self.path, message.to_string()) });
@@ -186,4 +184,52 @@ impl<'a> Field<'a> {
 /// Converts a number whose range the schema has checked.
 pub(crate) fn number(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
+}
+
+/// Begins the message about a field that a schema does not have.
+pub(crate) const UNKNOWN_FIELD: &str = "unknown field";
+
+/// A problem of a policy: the field and the reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Path of the field, such as `spec.limits[0].rates[1].per`.
+    pub path: String,
+    /// The problem, and what is allowed.
+    pub message: String,
+    /// Its kind.
+    pub kind: ViolationKind,
+}
+
+/// The kind of a problem.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ViolationKind {
+    /// A field is wrong.
+    #[default]
+    Invalid,
+    /// The namespace may not name a domain.
+    DomainNotGranted,
+}
+
+impl Violation {
+    /// Creates a violation of a field.
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { path: path.into(), message: shortened(message.into()), kind: ViolationKind::Invalid }
+    }
+}
+
+/// Leaves out the middle of a message that repeats a value of any length.
+fn shortened(message: String) -> String {
+    const LONGEST: usize = 2_000;
+    if message.len() <= LONGEST {
+        return message;
+    }
+    let begin = message.floor_char_boundary(LONGEST / 10);
+    let end = message.floor_char_boundary(message.len() - LONGEST / 10);
+    format!("{} ... {}", &message[..begin], &message[end..])
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.message)
+    }
 }

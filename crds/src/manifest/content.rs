@@ -1,4 +1,4 @@
-//! Secrets and ConfigMaps of a file, whose content policies refer to.
+//! The policies and stores of a file, and its Secrets and ConfigMaps, whose content policies refer to.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,66 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use serde_saphyr::Spanned;
+use sluice_config::CompiledPolicy;
 use sluice_config::jwt::read_jwks;
 
-use super::loaded::{LoadedPolicy, PendingPolicy};
-use super::problem::Problem;
-use super::yaml::{Node, line_of};
-use crate::policy::{ContentKind, ContentRef};
+use super::yaml::{Node, Problem, line_of};
+use crate::policy::key::JwksSource;
+use crate::policy::{ContentKind, ContentRef, EnforcedBy, OverrideSources};
+use crate::store::CompiledStore;
+
+/// A file with objects.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Source {
+    /// Name of the file, which stands before the line of each problem; empty if it has none.
+    pub name: String,
+    /// Text of the file.
+    pub text: String,
+}
+
+/// A policy from a file.
+#[derive(Debug, Clone)]
+pub struct LoadedPolicy {
+    /// Name of the file.
+    pub file: String,
+    /// Namespace of the policy; `default` if the file names none.
+    pub namespace: String,
+    /// Name of the policy.
+    pub name: String,
+    /// Its enforcers.
+    pub enforced_by: EnforcedBy,
+    /// The compiled policy.
+    pub compiled: CompiledPolicy,
+    /// Settings that are valid but probably not intended.
+    pub warnings: Vec<Problem>,
+    /// The tables of overrides that the compiled policy refers to.
+    pub tables: Vec<Vec<u8>>,
+    /// References to content that no file has. The compiled policy is without it.
+    pub missing: Vec<Problem>,
+}
+
+/// A policy whose references have not been resolved.
+pub(super) struct PendingPolicy {
+    pub(super) loaded: LoadedPolicy,
+    pub(super) overrides: Vec<OverrideSources>,
+    /// The line of each entry in `overrides`.
+    pub(super) lines: Vec<u64>,
+    /// The objects with public keys, each with its line.
+    pub(super) jwks: Vec<(JwksSource, u64)>,
+}
+
+/// A store from a file.
+#[derive(Debug, Clone)]
+pub struct LoadedStore {
+    /// Name of the file.
+    pub file: String,
+    /// Namespace of the store; `default` if the file names none.
+    pub namespace: String,
+    /// Name of the store.
+    pub name: String,
+    /// The compiled store.
+    pub compiled: CompiledStore,
+}
 
 /// A Secret or ConfigMap.
 #[derive(Debug)]
@@ -19,12 +73,12 @@ pub(super) struct Content {
     namespace: String,
     kind: ContentKind,
     name: String,
-    fields: BTreeMap<String, Field>,
+    fields: BTreeMap<String, ContentValue>,
 }
 
 /// A field of an object.
 #[derive(Debug)]
-struct Field {
+struct ContentValue {
     file: String,
     value: Vec<u8>,
     line: u64,
@@ -54,7 +108,7 @@ impl Content {
                     false => Ok(text.as_bytes().to_vec()),
                 };
                 let value = value.map_err(|_| invalid("is not valid base64"))?;
-                content.fields.insert(key.clone(), Field { file: file.to_owned(), value, line, path });
+                content.fields.insert(key.clone(), ContentValue { file: file.to_owned(), value, line, path });
             }
         }
         Ok(content)

@@ -1,39 +1,28 @@
-//! Reads policies and stores from YAML files and reports problems with their lines, for `sluice check` and `sluice run`.
+//! Reads policies and stores from YAML files and reports problems with their lines, for `sluice check` and `sluice run`. Objects of other
+//! limiters, which a file may have beside policies, are skipped.
 //!
-//! - [`yaml`]: YAML values that keep their lines.
-//! - [`content`]: Secrets and ConfigMaps, whose content policies refer to.
-//! - [`foreign`]: objects of other limiters.
-//! - [`loaded`]: policies and stores from a file.
-//! - [`metadata`]: checks of an object's metadata.
+//! - [`yaml`]: YAML values that keep their lines, the problems there, and checks of an object's metadata.
+//! - [`content`]: policies and stores from a file; Secrets and ConfigMaps, whose content policies refer to.
 //! - [`plain`]: values that kubectl reads otherwise.
-//! - [`problem`]: problems in a file.
 //! - [`edit`]: changes to the text of a file.
 
 mod content;
 pub mod edit;
-mod foreign;
-pub mod loaded;
-mod metadata;
 mod plain;
-pub mod problem;
 mod yaml;
 
 use serde_json::Value;
 use serde_saphyr::Spanned;
 
-use self::content::Content;
-use self::foreign::Foreign;
-use self::loaded::PendingPolicy;
-pub use self::loaded::{LoadedPolicy, LoadedStore, Source};
-use self::metadata::check_metadata;
+use self::content::{Content, PendingPolicy};
+pub use self::content::{LoadedPolicy, LoadedStore, Source};
 use self::plain::check_plain;
-pub use self::problem::Problem;
-use self::yaml::{Node, line_of, objects};
+pub use self::yaml::Problem;
+use self::yaml::{Node, check_metadata, line_of, objects};
+use crate::checks::field::Violation;
 use crate::checks::installation::Installation;
 use crate::compile::{Compiled, compile, compile_store};
-use crate::policy::ContentKind;
-use crate::policy::OverrideSources;
-use crate::violation::Violation;
+use crate::policy::{ContentKind, OverrideSources};
 
 /// Size of the largest file that is read, in bytes.
 pub const MAX_BYTES: usize = 4 << 20;
@@ -68,7 +57,7 @@ enum LoadedObject {
 
 /// A kind of objects.
 #[derive(Clone, Copy)]
-enum Kind {
+enum ObjectKind {
     Policy,
     Store,
 }
@@ -184,8 +173,8 @@ fn load_object(
     let (api, kind) =
         (node.value.get("apiVersion").and_then(Node::as_str), node.value.get("kind").and_then(Node::as_str));
     let kind = match (api, kind) {
-        (Some("sluice.dev/v1alpha1"), Some("RateLimitPolicy")) => Kind::Policy,
-        (Some("sluice.dev/v1alpha1"), Some("RateLimitStore")) => Kind::Store,
+        (Some("sluice.dev/v1alpha1"), Some("RateLimitPolicy")) => ObjectKind::Policy,
+        (Some("sluice.dev/v1alpha1"), Some("RateLimitStore")) => ObjectKind::Store,
         // Made by a command, and checked by the API server.
         (Some("sluice.dev/v1alpha1"), Some("CounterReset")) => return Ok(LoadedObject::Other),
         (Some(api), Some("RateLimitPolicy" | "RateLimitStore")) if api.starts_with("sluice.dev/") => {
@@ -207,7 +196,7 @@ fn load_object(
         }
         (Some(api), Some(kind)) => {
             let problem = |message| Problem::new(line_of(node, "apiVersion"), "apiVersion", message);
-            return match foreign::of(api, kind, &node.value.to_json()) {
+            return match of(api, kind, &node.value.to_json()) {
                 Foreign::Other => Ok(LoadedObject::Other),
                 Foreign::Limits(message) => Ok(LoadedObject::Foreign(problem(message))),
                 Foreign::Mistaken(message) => Err(vec![problem(message)]),
@@ -253,7 +242,7 @@ fn load_object(
         problems
     };
     match kind {
-        Kind::Policy => {
+        ObjectKind::Policy => {
             let compiled = compile(&object, installation).map_err(located);
             let Compiled { policy, pods: _, enforced_by, overrides, jwks, warnings } = match compiled {
                 Ok(compiled) if problems.is_empty() => compiled,
@@ -282,7 +271,7 @@ fn load_object(
             let jwks = jwks.collect();
             Ok(LoadedObject::Policy(Box::new(PendingPolicy { loaded, overrides, lines, jwks })))
         }
-        Kind::Store => {
+        ObjectKind::Store => {
             let compiled = match compile_store(&object).map_err(located) {
                 Ok(compiled) if problems.is_empty() => compiled,
                 Ok(_) => return Err(problems),
@@ -292,5 +281,95 @@ fn load_object(
             let file = file.to_owned();
             Ok(LoadedObject::Store(Box::new(LoadedStore { file, namespace, name, compiled })))
         }
+    }
+}
+
+/// Limits of other projects: their API group, the kinds with limits, and the name of the project as in docs/migration.md.
+const OTHERS: [(&str, &[&str], &str); 9] = [
+    ("kuadrant.io", &["RateLimitPolicy", "TokenRateLimitPolicy"], "Kuadrant"),
+    ("limitador.kuadrant.io", &["Limitador"], "Kuadrant"),
+    ("gateway.envoyproxy.io", &["BackendTrafficPolicy"], "Envoy Gateway"),
+    ("networking.istio.io", &["EnvoyFilter"], "Envoy"),
+    ("traefik.io", &["Middleware"], "Traefik"),
+    ("traefik.containo.us", &["Middleware"], "Traefik"),
+    ("configuration.konghq.com", &["KongPlugin", "KongClusterPlugin"], "Kong"),
+    ("apisix.apache.org", &["ApisixPluginConfig", "ApisixRoute"], "APISIX"),
+    ("policy.linkerd.io", &["HTTPLocalRateLimitPolicy"], "Linkerd"),
+];
+
+/// An object that is none of ours.
+#[derive(Debug, PartialEq, Eq)]
+enum Foreign {
+    /// It has limits of another project, and is skipped for this reason.
+    Limits(String),
+    /// Its kind is one of ours in another group, so it was meant to be ours.
+    Mistaken(String),
+    /// Anything else.
+    Other,
+}
+
+/// Words of objects that limit rates, among those of the same kinds that do something else.
+const WORDS: [&str; 7] =
+    ["ratelimit", "rate-limit", "rate_limit", "limit-count", "limit-req", "limit-conn", "inflightreq"];
+
+/// Looks at an object by its API version, its kind, and its content.
+fn of(api: &str, kind: &str, object: &Value) -> Foreign {
+    let group = api.split_once('/').map_or("", |(group, _)| group);
+    let skipped = |project: &str| {
+        Foreign::Limits(format!(
+            "{kind} is a kind of {project}, which is skipped: {}/blob/main/docs/migration.md says how to write it as a RateLimitPolicy \
+             of sluice.dev/v1alpha1",
+            env!("CARGO_PKG_REPOSITORY")
+        ))
+    };
+    if let Some((_, _, project)) =
+        OTHERS.iter().find(|(other, kinds, _)| *other == group && kinds.contains(&kind))
+    {
+        let text = object.to_string().to_ascii_lowercase();
+        return if WORDS.iter().any(|word| text.contains(word)) { skipped(project) } else { Foreign::Other };
+    }
+    if matches!(kind, "RateLimitPolicy" | "RateLimitStore" | "CounterReset") {
+        return if group.starts_with("sluice") {
+            Foreign::Mistaken(format!("{api:?} has no {kind} of Sluice: use sluice.dev/v1alpha1"))
+        } else {
+            skipped(if group.is_empty() { "another project" } else { group })
+        };
+    }
+    Foreign::Other
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn limits_of_other_projects_are_named_and_other_objects_are_not() {
+        let project = |api, kind| match of(api, kind, &json!({"kind": kind, "spec": {"rateLimit": {}}})) {
+            Foreign::Limits(text) => text.split_once(", which").unwrap().0.to_owned(),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(project("kuadrant.io/v1", "RateLimitPolicy"), "RateLimitPolicy is a kind of Kuadrant");
+        assert_eq!(project("traefik.io/v1alpha1", "Middleware"), "Middleware is a kind of Traefik");
+        assert_eq!(
+            project("gateway.envoyproxy.io/v1alpha1", "BackendTrafficPolicy"),
+            "BackendTrafficPolicy is a kind of Envoy Gateway"
+        );
+        for (api, kind) in [
+            ("apps/v1", "Deployment"),
+            ("traefik.io/v1alpha1", "IngressRoute"),
+            ("traefik.io/v1alpha1", "Middleware"),
+        ] {
+            assert_eq!(of(api, kind, &json!({"spec": {"stripPrefix": {}}})), Foreign::Other);
+        }
+        let mistaken = Foreign::Mistaken(
+            "\"sluice.io/v1alpha1\" has no RateLimitPolicy of Sluice: use sluice.dev/v1alpha1".into(),
+        );
+        assert_eq!(of("sluice.io/v1alpha1", "RateLimitPolicy", &json!({})), mistaken);
+        assert_eq!(
+            project("other.example/v1", "RateLimitPolicy"),
+            "RateLimitPolicy is a kind of other.example"
+        );
     }
 }

@@ -6,8 +6,7 @@
 use serde_json::Value;
 use serde_saphyr::{Location, Spanned};
 
-use super::problem::Problem;
-use super::yaml::Node;
+use super::yaml::{Node, Problem};
 
 /// A value as kubectl reads it.
 #[derive(Debug, PartialEq)]

@@ -1,12 +1,11 @@
-//! The YAML objects of a text, with the line of everything in them.
+//! The YAML objects of a text, with the line of everything in them, and checks of their metadata.
 
 use std::fmt;
 
-use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Serialize, de};
 use serde_json::{Map, Value};
 use serde_saphyr::{Error, Spanned};
-
-use super::problem::Problem;
 
 /// A YAML value. Every field and entry has its position in the text.
 #[derive(Debug, Clone)]
@@ -183,4 +182,94 @@ impl<'de> Visitor<'de> for NodeVisitor {
     fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
         Node::deserialize(deserializer)
     }
+}
+
+/// A problem in a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// Name of the file; empty if it has none.
+    pub file: String,
+    /// Line number, from 1; 0 if a file cannot be read.
+    pub line: u64,
+    /// Path of the field; empty if the text is not valid YAML or the problem concerns the whole file.
+    pub path: String,
+    /// The problem, and what is allowed.
+    pub message: String,
+}
+
+impl Problem {
+    pub(super) fn new(line: u64, path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { file: String::new(), line: line.max(1), path: path.into(), message: message.into() }
+    }
+
+    /// Adds the name of the file.
+    pub(super) fn in_file(self, file: &str) -> Self {
+        Self { file: file.to_owned(), ..self }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, line, path, message } = self;
+        match (file.as_str(), line) {
+            ("", line) => write!(f, "{line}: ")?,
+            (file, 0) => write!(f, "{file}: ")?,
+            (file, line) => write!(f, "{file}:{line}: ")?,
+        }
+        if path.is_empty() { f.write_str(message) } else { write!(f, "{path}: {message}") }
+    }
+}
+
+/// Checks the fields and the names in `metadata` as the API server does. Returns all problems.
+pub(super) fn check_metadata(node: &Spanned<Node>, object: &Value) -> Vec<Problem> {
+    const KNOWN: [&str; 11] = [
+        "annotations",
+        "creationTimestamp",
+        "finalizers",
+        "generateName",
+        "generation",
+        "labels",
+        "managedFields",
+        "name",
+        "namespace",
+        "ownerReferences",
+        "resourceVersion",
+    ];
+    let mut problems = Vec::new();
+    if object.pointer("/metadata/name").and_then(Value::as_str).is_none_or(str::is_empty) {
+        let (line, message) = match object.get("name") {
+            None => (line_of(node, "metadata"), "is required"),
+            Some(_) => {
+                (line_of(node, "name"), "is required: `name` stands beside `metadata`, and belongs inside it")
+            }
+        };
+        problems.push(Problem::new(line, "metadata.name", message));
+    }
+    let fields = object["metadata"].as_object().into_iter().flat_map(|fields| fields.keys());
+    for field in fields.filter(|field| !KNOWN.contains(&field.as_str()) && *field != "uid") {
+        let path = format!("metadata.{field}");
+        let message = format!("unknown field: known fields are {}", KNOWN.join(", "));
+        problems.push(Problem::new(line_of(node, &path), path, message));
+    }
+    for (path, longest) in [("metadata.name", 253), ("metadata.namespace", 63)] {
+        let Some(value) = object.pointer(&format!("/{}", path.replace('.', "/"))) else { continue };
+        let name = value.as_str().unwrap_or_default();
+        if name.is_empty() && path == "metadata.name" {
+            continue;
+        }
+        let dots = path == "metadata.name";
+        let valid = |part: &str| {
+            let inner = part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+            !part.is_empty() && inner && !part.starts_with('-') && !part.ends_with('-')
+        };
+        if name.len() > longest || !(if dots { name.split('.').all(valid) } else { valid(name) }) {
+            let characters = if dots { "digits, `-` and `.`" } else { "digits and `-`" };
+            let message = format!(
+                "{value} is not a valid name: use lower-case letters, {characters}, \
+                 at most {longest} characters"
+            );
+            problems.push(Problem::new(line_of(node, path), path, message));
+        }
+    }
+    problems
 }

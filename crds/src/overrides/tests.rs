@@ -1,5 +1,5 @@
 use super::*;
-use crate::policy::content_ref::ObjectField;
+use crate::policy::target_ref::ObjectField;
 
 const PLANS: [&str; 3] = ["large", DENY, UNLIMITED];
 

@@ -11,7 +11,7 @@ use sluice_limiter::{Period, Requests};
 
 use crate::checks::field::{Field, number};
 use crate::policy::Selection;
-use crate::policy::limit::on_limit;
+use crate::policy::limit::enforcement::check_on_limit;
 
 /// Largest `timeout`, in milliseconds.
 const MAX_TIMEOUT_MILLIS: u64 = 3_600_000;
@@ -65,7 +65,7 @@ impl Concurrency {
             None => ABANDONED_MILLIS,
         };
         let at_on_limit = at.at("onLimit");
-        self.on_limit.iter().for_each(|on_limit| on_limit::check(&at_on_limit, on_limit));
+        self.on_limit.iter().for_each(|on_limit| check_on_limit(&at_on_limit, on_limit));
         let OnLimit { reject: _, queue, mark, block } = self.on_limit.clone().unwrap_or_default();
         if block.is_some() {
             at_on_limit.at("block").violation("is only allowed with rates: remove it");

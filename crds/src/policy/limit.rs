@@ -1,45 +1,36 @@
-//! A limit on the rate of requests.
+//! A limit on the rate of requests, the tiers to which other rates apply, such as those of customers who pay for more, and the plans of
+//! single clients.
 //!
-//! - [`rate`]: a number of requests per period; [`tier`]: what is admitted of some requests instead; [`plan`]: what is
-//!   admitted of single clients.
-//! - [`cost`] checks what a request costs; [`algorithm`]: how requests are counted; [`enforcement`]: how
-//!   strictly rates are enforced;
-//!   [`on_limit`] checks what happens to a request that is denied.
+//! - [`algorithm`]: rates, and how requests are counted.
+//! - [`enforcement`]: how strictly rates are enforced; checks what happens to a request that is denied.
+
+pub mod algorithm;
+pub mod enforcement;
 
 use kube::KubeSchema;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sluice_config::duration::Duration;
 use sluice_config::key::OnMissing;
+use sluice_config::matches::Match;
 use sluice_config::overrides::{DENY, UNLIMITED};
+use sluice_config::policy;
 use sluice_config::policy::{
-    self, Boosted, CompiledLimit, Cost, CountWhen, DEFAULT_MAX_KEYS, LimitKind, Mode, OnLimit,
-    Plan as CompiledPlan, Rates, Tier as CompiledTier,
+    Boosted, CompiledLimit, Cost, CountWhen, DEFAULT_MAX_KEYS, LimitKind, Mode, OnLimit,
+    Plan as CompiledPlan, Rates, RequestCost, ResponseCost, ResponseCostSource, Tier as CompiledTier,
 };
 use sluice_config::prepared::rate_set::check_tiers;
-use sluice_limiter::{self as limiter, Millis, RateError, Requests};
+use sluice_limiter as limiter;
+use sluice_limiter::{Millis, RateError, Requests};
 
+pub use self::algorithm::{Algorithm, Rate};
+pub use self::enforcement::Enforcement;
+use super::selection::{AllowOverride, check_all, check_when};
+use super::{ContentRef, Key, Selection};
+use crate::checks::client_warnings::{Relation, warn_of_redundant};
 use crate::checks::field::{Field, number};
 use crate::checks::installation::Installation;
-use crate::checks::redundant_rates;
-use crate::checks::redundant_rates::Relation;
-use crate::policy::rls::AllowOverride;
-use crate::policy::selection::check_when;
-use crate::policy::{ContentRef, Key, Selection, matches};
-
-pub mod algorithm;
-pub mod cost;
-pub mod enforcement;
-pub mod on_limit;
-pub mod plan;
-pub mod rate;
-pub mod tier;
-
-pub use algorithm::Algorithm;
-pub use enforcement::Enforcement;
-pub use plan::Plan;
-pub use rate::Rate;
-pub use tier::{Allowance, Tier};
-use tier::{Deny, Unlimited};
+use crate::expression::compile_cost;
 
 /// A limit on the rate of requests: the requests that it applies to, how it identifies clients, and the
 /// number of requests that it admits.
@@ -114,7 +105,7 @@ impl Limit {
         installation: &Installation,
     ) -> CompiledLimit {
         let at_on_limit = at.at("onLimit");
-        self.on_limit.iter().for_each(|on_limit| on_limit::check(&at_on_limit, on_limit));
+        self.on_limit.iter().for_each(|on_limit| enforcement::check_on_limit(&at_on_limit, on_limit));
         let OnLimit { reject: _, queue, mark, block } = self.on_limit.clone().unwrap_or_default();
         let counts_denied = self.algorithm.as_ref().is_some_and(Algorithm::counts_denied);
         if mark.as_ref().is_some_and(|mark| self.selection.reads_header(&mark.header)) {
@@ -191,7 +182,7 @@ impl Limit {
             cost: self.cost.clone(),
             count_when: self.count_when.clone(),
         };
-        self.cost.iter().for_each(|cost| cost::check(&at.at("cost"), cost));
+        self.cost.iter().for_each(|cost| check_amounts(&at.at("cost"), cost));
         if self.count_when == Some(CountWhen::default()) {
             at.at("countWhen").violation("needs at least one of statusCodes and grpcStatuses");
         }
@@ -218,7 +209,7 @@ impl Limit {
             .chain(tiers.map(|(n, tier)| (in_list("tiers", n), rates_of(&tier.allowance))))
             .chain(plans.map(|(n, plan)| (in_list("plans", n), rates_of(&plan.allowance))))
             .collect();
-        cost::check_rates(at, &self.algorithm.clone().unwrap_or_default(), rates, &lists);
+        check_rates(at, &self.algorithm.clone().unwrap_or_default(), rates, &lists);
     }
 
     fn compile_tier(&self, at: &Field<'_>, n: usize, tier: &Tier) -> CompiledTier {
@@ -226,7 +217,7 @@ impl Limit {
         if tier.matches.is_empty() && tier.when.is_none() {
             at_tier.at("matches").violation("is required unless `when` is set");
         }
-        matches::check_all(&at_tier.at("matches"), &tier.matches);
+        check_all(&at_tier.at("matches"), &tier.matches);
         check_when(&at_tier.at("when"), tier.when.as_ref());
         CompiledTier {
             name: tier.name.clone(),
@@ -335,7 +326,7 @@ impl Limit {
             }
         }
         let relation = if soft.is_some() { Relation::Other } else { algorithm.relation() };
-        redundant_rates::warn(at_rates, &compiled, relation);
+        warn_of_redundant(at_rates, &compiled, relation);
         compiled
     }
 }
@@ -381,5 +372,152 @@ fn describe(error: RateError, index: usize) -> String {
                             tokenBucket or gcra, set a burst instead"
             .to_owned(),
         other => other.to_string(),
+    }
+}
+
+/// Some requests of a limit, and what it admits of them: exactly one of rates, unlimited and deny.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.matches) || has(self.when)").message("at least one of matches, when must be set"))]
+pub struct Tier {
+    /// Name of the tier, unique in the limit.
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub name: String,
+    /// Requests of the tier: those that match at least one entry. Where applications understand a path in different ways,
+    /// a tier with `deny` applies if any of them matches, and other tiers only if all do. At least one of `matches` and `when`
+    /// is required.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 8))]
+    pub matches: Vec<Match>,
+    /// Condition in CEL that requests of the tier must also meet. Put it in single quotes. After an error a tier with `deny`
+    /// applies, and another tier does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub when: Option<String>,
+    /// Treatment of these requests.
+    #[serde(flatten)]
+    pub allowance: Allowance,
+}
+
+/// Treatment of the requests of a tier.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub enum Allowance {
+    /// Numbers of requests that the limit admits. A request must pass all rates. Their periods must differ. All tiers of
+    /// a limit count in the same records, so a client that changes its tier neither gains nor loses what it has used.
+    /// Unless the algorithm counts in windows, the periods must be those of the limit's own rates.
+    Rates(#[schemars(length(min = 1, max = 8))] Vec<Rate>),
+    /// Admits every request, and counts none.
+    Unlimited(Unlimited),
+    /// Denies every request, and counts none.
+    Deny(Deny),
+}
+
+/// Has no fields: write {}.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+pub struct Unlimited {}
+
+/// Has no fields: write {}.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+pub struct Deny {}
+
+/// Treatment of a client with this plan: exactly one of rates, unlimited and deny.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Plan {
+    /// Name of the plan, unique among the plans and tiers of the limit. Not deny or unlimited: every limit has plans with
+    /// these names.
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub name: String,
+    /// Treatment of the requests of clients with the plan.
+    #[serde(flatten)]
+    pub allowance: Allowance,
+}
+
+/// The warning of a cost that a client can choose.
+const CHOSEN: &str = "a client can send these values too, and so choose its cost: let a proxy in front of the pods set them, or \
+                      remove them from what clients send";
+
+/// Checks the cost of a request on its own.
+fn check_amounts(at: &Field<'_>, cost: &Cost) {
+    if *cost == Cost::default() {
+        at.violation("needs at least one of request and response");
+    }
+    match &cost.request {
+        Some(RequestCost::Header(_)) => at.at("request.header").warning(CHOSEN),
+        Some(RequestCost::Cel(text)) => {
+            let at = at.at("request.cel");
+            if let Some(expression) = at.expression(text, compile_cost) {
+                if expression.is_constant() {
+                    at.warning("is the same for all requests: write `number`");
+                } else if expression.reads_fields() {
+                    at.warning(CHOSEN);
+                }
+            }
+        }
+        Some(RequestCost::Number(_) | RequestCost::BodyBytes(_)) | None => {}
+    }
+    let Some(ResponseCost { reserve, source }) = &cost.response else { return };
+    let at = at.at("response");
+    if let ResponseCostSource::JsonField(path) = source
+        && let Some(rest) = path.strip_prefix("$.")
+    {
+        at.at("jsonField").violation(format_args!("begins with `$.`: write {rest}"));
+    }
+    match reserve {
+        Some(0) => at.at("reserve").warning(
+            "admits any number of requests at the same time while 1 is left: set it to what a request usually costs",
+        ),
+        Some(_) => {}
+        None => at.at("reserve").warning(
+            "is 1 if it is not set, so requests at the same time can use far more than the limit: set it to what a \
+             request usually costs",
+        ),
+    }
+}
+
+/// Checks that the rates of a limit fit its cost and outcomes. `at_rates` has each list of rates with its place.
+fn check_rates(
+    at: &Field<'_>,
+    algorithm: &Algorithm,
+    rates: &Rates,
+    at_rates: &[(Field<'_>, &[limiter::Rate])],
+) {
+    let settles = rates.count_when.is_some()
+        || rates.cost.as_ref().is_some_and(|cost| {
+            cost.response.is_some() || matches!(cost.request, Some(RequestCost::BodyBytes(_)))
+        });
+    if let Some(reason) = algorithm.irreversible().filter(|_| settles) {
+        let field = match &rates.cost {
+            _ if rates.count_when.is_some() => "countWhen",
+            Some(Cost { response: Some(_), .. }) => "cost.response",
+            Some(_) | None => "cost.request.bodyBytes",
+        };
+        at.at(field).violation(format_args!(
+            "corrects a charge after the response, and {reason}: use another algorithm"
+        ));
+    }
+    // More cost of a response is charged even if there is no room.
+    let varies = rates.cost.as_ref().is_some_and(|cost| cost.constant().is_none() && cost.response.is_none());
+    if rates.cost.as_ref().and_then(Cost::constant) == Some(0)
+        && rates.cost.as_ref().is_some_and(|cost| cost.response.is_none())
+    {
+        at.at("cost.request.number").warning("counts no request, so the limit never denies one");
+    }
+    let constant = rates.cost.as_ref().and_then(Cost::constant).unwrap_or(0);
+    for (at_list, rates) in at_rates {
+        for (n, rate) in rates.iter().enumerate() {
+            let capacity = rate.capacity();
+            if rate.requests.get() > 0 && constant > capacity {
+                at_list.entry(n).warning(format_args!(
+                    "denies every request: each costs {constant}, and there is room for {capacity}"
+                ));
+            } else if varies && capacity == 1 && rate.requests.get() > 1 {
+                at_list.entry(n).warning(
+                    "denies every request that costs more than 1, because its burst is 1: set `burst` to the largest cost \
+                     of a request",
+                );
+            }
+        }
     }
 }

@@ -4,11 +4,10 @@ use sluice_config::key::KeySource;
 use sluice_config::matches::Match;
 use sluice_config::policy::{CompiledLimit, OnLimit, ResponseCostSource};
 
+use super::selection::{AllowOverride, check_domain};
+use super::target_ref::EnforcedBy;
 use crate::checks::field::Field;
 use crate::checks::installation::Installation;
-use crate::policy::enforced_by::EnforcedBy;
-use crate::policy::rls;
-use crate::policy::rls::AllowOverride;
 use crate::policy::{Algorithm, Concurrency, ConcurrencyKind, Enforcement, Limit, Selection};
 
 /// The part of a limit that matters for questions.
@@ -132,7 +131,7 @@ pub(super) fn check(
         );
     }
     for (n, condition) in conditions() {
-        rls::check_domain(&at.at("matches").entry(n).at("rls"), &condition.domain, installation, namespace);
+        check_domain(&at.at("matches").entry(n).at("rls"), &condition.domain, installation, namespace);
     }
     for (field, why) in &limit.needs_requests {
         at.at(field).violation(format_args!(

@@ -1,10 +1,11 @@
-//! The whole policy.
+//! The whole policy, and its observed state.
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
 use kube::core::Selector;
 use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sluice_config::CompiledPolicy;
 use sluice_config::key::KeySource;
@@ -14,17 +15,16 @@ use sluice_config::policy::{
 };
 use sluice_limiter::Rate;
 
+use super::key::JwksSource;
+use super::questions::Questioned;
+use super::target_ref::{EnforcedBy, Enforcer};
+use super::{
+    Application, ClientAddress, Concurrency, Jwt, Limit, OverrideSources, PodSelection, StoreRef, TargetRef,
+    questions, selection, target_ref,
+};
 use crate::checks::client_warnings;
 use crate::checks::field::Field;
 use crate::checks::installation::Installation;
-use crate::policy::OverrideSources;
-use crate::policy::enforced_by::{self, EnforcedBy, Enforcer};
-use crate::policy::jwt::JwksSource;
-use crate::policy::questions::Questioned;
-use crate::policy::{
-    Application, ClientAddress, Concurrency, Jwt, Limit, PodSelection, RateLimitPolicyStatus, StoreRef,
-    TargetRef, priority, questions, target_ref,
-};
 
 /// Smallest number of requests for which leases save calls. A pod whose part of the quota is below about 20 leases
 /// nothing, so below this number a few pods with the same client call the store for nearly every request.
@@ -71,7 +71,7 @@ pub struct RateLimitPolicySpec {
     /// - Sidecar (default): the sidecars of the selected pods, for requests of HTTP.
     /// - Service: the service of the installation, for checks of applications, which name the limit and the client, and for questions
     ///   of gateways that an entry of `matches` with `rls` names.
-    #[serde(default = "enforced_by::sidecar")]
+    #[serde(default = "target_ref::sidecar")]
     #[schemars(length(min = 1, max = 2))]
     // A set would be merged with its own default by server-side apply.
     #[x_kube(validation = Rule::new("self.size() < 2 || self[0] != self[1]").message("an enforcer is listed twice"))]
@@ -194,7 +194,7 @@ impl RateLimitPolicySpec {
             Some(compiled)
         });
         let limits: Option<Vec<_>> = limits.chain(concurrency).collect::<Vec<_>>().into_iter().collect();
-        priority::check(&at.at("priorities"), &self.priorities);
+        selection::check_priorities(&at.at("priorities"), &self.priorities);
         let Some(mut limits) = limits else { return (None, pods) };
         self.add_priorities(at, &mut limits);
         let policy = CompiledPolicy {
@@ -403,4 +403,46 @@ fn warn_of_small_leases(at: &Field<'_>, rates: &[Rate]) {
              use it, or move this limit to a policy of its own"
         ));
     }
+}
+
+/// Observed state of the policy.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RateLimitPolicyStatus {
+    /// Generation of the policy that this status describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Conditions of the policy:
+    /// - Accepted: the policy is valid.
+    /// - Programmed: every selected pod has confirmed this version of the policy.
+    /// - Captured: no known route leads requests past the sidecars.
+    /// - ClientAddress: sidecars see the addresses of clients, not of proxies. Only with a limit by clientIP; it has no
+    ///   effect on Ready.
+    /// - StoreHealthy: the sidecars can use the store.
+    /// - Ready: Accepted, Programmed and Captured are all true.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+    /// Numbers of pods that the policy selects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pods: Option<PodCounts>,
+    /// Summary of the limits, such as "per-customer 10/1m 500/1h".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<String>,
+}
+
+/// Numbers of pods. A pod counts if it runs, is not being deleted, is not opted out of injection and does not
+/// use the network of its host.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PodCounts {
+    /// Number of pods that the policy selects.
+    pub selected: i32,
+    /// Number of selected pods that have a sidecar.
+    pub injected: i32,
+    /// Number of selected pods whose sidecar has confirmed this version of the policy.
+    pub programmed: i32,
+    /// Numbers of programmed and selected pods, written as programmed/selected.
+    pub summary: String,
 }

@@ -4,8 +4,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use sluice_config::policy::ResetFormat;
-use sluice_config::prepared::rejection::{Escape, Rejection, RejectionBody};
-use sluice_config::prepared::template::{Piece, Placeholder};
+use sluice_config::prepared::rejection::{Escape, Piece, Placeholder, Rejection, RejectionBody};
 use smallvec::SmallVec;
 
 use super::format::{GrpcStatus, NO_STORE, ResponseFormat};

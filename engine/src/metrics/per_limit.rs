@@ -14,7 +14,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use sluice_config::PreparedPolicy;
-use sluice_config::jwt::refusal::{TokenRefusal, TokenRefusals};
+use sluice_config::jwt::{TokenRefusal, TokenRefusals};
 use sluice_config::occurrences::Occurrences;
 use sluice_config::prepared::key_usage::KeyUsageMeter;
 

@@ -9,7 +9,7 @@ use sluice_config::message::{
 };
 use sluice_config::policy::BlobHash;
 use sluice_config::prepared::Blobs;
-use sluice_config::prepared::blobs::references_of;
+use sluice_config::prepared::exceptions::references_of;
 use sluice_config::store_access::StoreChoices;
 
 use crate::publish::fit::{IdentifiedPolicy, MAX_OVERRIDES};

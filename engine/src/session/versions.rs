@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use sluice_config::message::{Policies, PolicyReport, PolicyUid, PublishedPolicy};
 use sluice_config::policy::BlobHash;
 use sluice_config::prepared::Blobs;
-use sluice_config::prepared::blobs::references_of;
+use sluice_config::prepared::exceptions::references_of;
 use sluice_config::{Nack, PolicyHash, PreparedPolicy};
 
 use crate::publish::fit::IdentifiedPolicy;

@@ -1,15 +1,13 @@
 //! One way to serve a port: HTTP/1 and HTTP/2, so gRPC too, with TLS or without, bounded alike whoever serves and whoever asks.
 //!
 //! - [`table`]: connections in all, by peer, and of strangers, and the bytes of requests. [`choice`]: which connections make room.
-//! - [`stream`], [`body`]: what is counted. `when_woken`: what a connection waits for beside its requests. [`turns`]: whose work is next
-//!   when there is more than can be done at once.
+//! - `body`: what is counted, and what a connection waits for beside its requests. [`turns`]: whose work is next when there is more than
+//!   can be done at once.
 
 mod body;
 pub mod choice;
-mod stream;
 pub mod table;
 pub mod turns;
-mod when_woken;
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -38,12 +36,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
-use self::body::Sent;
 pub use self::body::{BodyError, Received, cause};
-use self::stream::CountedStream;
+use self::body::{CountedStream, Sent, WhenWoken};
 use self::table::exchange::Exchange;
 use self::table::{Connection, NoRoom, Place, Table};
-use self::when_woken::WhenWoken;
 use crate::drain::DrainWatch;
 use crate::guard::{self, guard};
 

@@ -23,11 +23,11 @@ impl<K> Clone for Turns<K> {
 struct Shared<K> {
     capacity: usize,
     room: usize,
-    state: Mutex<State<K>>,
+    state: Mutex<TurnState<K>>,
 }
 
 #[derive(Debug)]
-struct State<K> {
+struct TurnState<K> {
     in_hand: usize,
     waiting: usize,
     /// Number of the next work that waits.
@@ -87,12 +87,12 @@ impl<K: Eq + Hash + Clone> Turns<K> {
     #[must_use]
     pub fn new(capacity: usize, room: usize) -> Self {
         let (callers, order) = (HashMap::default(), VecDeque::new());
-        let state = State { in_hand: 0, waiting: 0, next: 0, callers, order, is_blocked: false };
+        let state = TurnState { in_hand: 0, waiting: 0, next: 0, callers, order, is_blocked: false };
         let state = Mutex::new(state);
         Self(Arc::new(Shared { capacity, room, state }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<K>> {
+    fn lock(&self) -> MutexGuard<'_, TurnState<K>> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -103,7 +103,7 @@ impl<K: Eq + Hash + Clone> Turns<K> {
         self.try_begin(&mut state, caller, weight.min(self.0.capacity))
     }
 
-    fn try_begin(&self, state: &mut State<K>, caller: &K, weight: usize) -> Option<Turn<K>> {
+    fn try_begin(&self, state: &mut TurnState<K>, caller: &K, weight: usize) -> Option<Turn<K>> {
         let waits = state.callers.get(caller).is_some_and(|caller| !caller.queue.is_empty());
         let free = self.0.capacity - state.in_hand;
         let may_begin = !waits && !state.is_blocked && state.may_begin(caller, weight, free);
@@ -151,7 +151,7 @@ impl<K: Eq + Hash + Clone> Turns<K> {
         }
     }
 
-    fn begin(&self, state: &mut State<K>, caller: K, weight: usize) -> Turn<K> {
+    fn begin(&self, state: &mut TurnState<K>, caller: K, weight: usize) -> Turn<K> {
         state.in_hand += weight;
         state.callers.entry(caller.clone()).or_default().in_hand += weight;
         Turn(Held { turns: self.clone(), caller, weight, release: Self::release })
@@ -170,7 +170,7 @@ impl<K: Eq + Hash + Clone> Turns<K> {
     }
 
     /// Begins all work that may begin.
-    fn go_on(&self, mut state: MutexGuard<'_, State<K>>) {
+    fn go_on(&self, mut state: MutexGuard<'_, TurnState<K>>) {
         let begun = self.next(&mut state);
         drop(state);
         // A turn that nobody waits for any more ends at once.
@@ -178,7 +178,7 @@ impl<K: Eq + Hash + Clone> Turns<K> {
     }
 
     /// Takes all work out of its queue that may begin.
-    fn next(&self, state: &mut State<K>) -> Vec<(oneshot::Sender<Turn<K>>, Turn<K>)> {
+    fn next(&self, state: &mut TurnState<K>) -> Vec<(oneshot::Sender<Turn<K>>, Turn<K>)> {
         let mut begun = Vec::new();
         let mut passed = 0;
         state.is_blocked = false;
@@ -220,7 +220,7 @@ impl<K: Eq + Hash + Clone> Turns<K> {
     }
 }
 
-impl<K: Eq + Hash> State<K> {
+impl<K: Eq + Hash> TurnState<K> {
     /// Reports whether a caller's work may begin: it has nothing in hand, or leaves as much to others as it has.
     fn may_begin(&self, caller: &K, weight: usize, free: usize) -> bool {
         let own = self.callers.get(caller).map_or(0, |caller| caller.in_hand);

@@ -11,7 +11,7 @@ use sluice_config::jwt::read_jwks;
 use sluice_config::key::KeyPart;
 use sluice_config::policy::{BlobHash, LimitKind};
 use sluice_crds::conditions::reasons;
-use sluice_crds::policy::jwt::JwksSource;
+use sluice_crds::policy::key::JwksSource;
 use sluice_crds::policy::{ContentRef, OverrideSources};
 
 use crate::cluster::references::Content;

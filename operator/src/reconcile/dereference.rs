@@ -8,7 +8,7 @@ use sluice_config::CompiledPolicy;
 use sluice_config::key::{KeyPart, KeySource};
 use sluice_crds::Compiled;
 use sluice_crds::conditions::reasons;
-use sluice_crds::policy::jwt::JwksSource;
+use sluice_crds::policy::key::JwksSource;
 use sluice_crds::policy::{ContentKind, ContentRef, OverrideSources, PodSelection, TargetKind, TargetRef};
 
 use crate::cluster::references::{ContentKey, Reference, grant};

@@ -2,7 +2,7 @@
 
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
-use sluice_crds::violation::Kind;
+use sluice_crds::ViolationKind;
 use sluice_crds::{Compiled, Installation, Violation, compile};
 
 use crate::distribution::publication::{Blob, Publication, PublishedEdit};
@@ -61,7 +61,7 @@ pub fn publish(
 /// Reports whether a policy names a domain that its namespace may not name.
 fn is_not_granted(outcome: &Outcome) -> bool {
     let Outcome::Invalid(violations) = outcome else { return false };
-    violations.iter().any(|violation| violation.kind == Kind::DomainNotGranted)
+    violations.iter().any(|violation| violation.kind == ViolationKind::DomainNotGranted)
 }
 
 /// Publishes a valid edit whose references are resolved.

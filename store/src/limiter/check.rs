@@ -1,5 +1,6 @@
 //! One check, from top to bottom: a remembered denial, then leased and local quota, then the store, and local
-//! quota or `onStoreFailure` if the store does not answer. Every counter is charged, or none.
+//! quota or `onStoreFailure` if the store does not answer. Every counter is charged, or none: the reservations of a check are undone unless
+//! it is admitted. With the options of a limiter, the result of a check, and the metrics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +11,96 @@ use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 
 use super::core::LimiterCore;
-use super::reservations::{CounterState, PendingReservations};
 use crate::check::{CheckRequest, CheckResponse, Decisions};
 use crate::failure::{StoreError, StoreHealth};
-use crate::lease::LeaseOutcome;
-use crate::limiter::outcome::{CheckOutcome, Reservation, Source};
-use crate::plan::LeaseTerms;
-use crate::plan::{OnStoreFailure, PlannedCounter, check_id};
+use crate::key_usage::KeyUsages;
+use crate::lease::{LeaseMetrics, LeaseOutcome, LeasedQuota};
+use crate::local::LocalQuotaMetrics;
+use crate::plan::{LeaseTerms, OnStoreFailure, PlannedCounter, check_id};
 use crate::store::Store;
+
+/// Bounds of a limiter's waiting time and memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimiterOptions {
+    /// Longest time that a request waits for the store.
+    pub latency_budget: Duration,
+    /// Number of keys with quota leases, of about 500 bytes each. Other keys cost a call per request.
+    pub leased_keys: usize,
+    /// Number of remembered denials, of about 600 bytes each.
+    pub remembered_denials: usize,
+    /// Number of keys that are counted locally while the store does not answer, of about 500 bytes each.
+    /// Beyond it, the new keys of a limit share one counter.
+    pub local_quota_keys: usize,
+    /// Number of keys whose last usage in the store is kept, of 80 bytes each.
+    pub last_known_keys: usize,
+}
+
+impl Default for LimiterOptions {
+    fn default() -> Self {
+        Self {
+            latency_budget: Duration::from_millis(50),
+            leased_keys: 8_192,
+            remembered_denials: 2_048,
+            local_quota_keys: 65_536,
+            last_known_keys: 16_384,
+        }
+    }
+}
+
+/// The part of a limiter that decided a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The store, at least in part.
+    Store,
+    /// Blocks of leased quota.
+    Lease,
+    /// A remembered denial of the store.
+    DenialCache,
+    /// Local quota, at least in part.
+    LocalQuota,
+    /// `onStoreFailure: Allow`: the store did not answer, and the limits admit in that case.
+    FailOpen,
+}
+
+/// The charge to one counter of a request. It is passed back to settle the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reservation {
+    /// Charged in the store at this instant of its clock, in microseconds.
+    Store(u64),
+    /// Charged in the store at this instant of its clock, in microseconds, to the counter that new keys share beyond the
+    /// limit's maximum number of keys.
+    Overflow(u64),
+    /// Charged to local quota at this instant of the store's clock as estimated here, in microseconds.
+    Local(u64),
+    /// Not charged.
+    Nothing,
+}
+
+/// The result of a check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckOutcome {
+    /// The decisions. Numbers that do not come from the store are estimates.
+    pub response: CheckResponse,
+    /// The charge to each counter. All are `Nothing` if the request is denied.
+    pub reservations: SmallVec<[Reservation; 2]>,
+    /// The part of the limiter that decided the check.
+    pub source: Source,
+    /// Error of the store, if it should have decided and did not answer.
+    pub failure: Option<StoreError>,
+}
+
+/// Counts since the start of a limiter.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LimiterMetrics {
+    /// Quota leases.
+    pub leases: LeaseMetrics,
+    /// Local quota.
+    pub local_quota: LocalQuotaMetrics,
+    /// Checks denied by a remembered denial.
+    pub remembered_denials: u64,
+    /// Counters that the store has lost before they expired.
+    pub lost_counters: u64,
+}
 
 /// Number of times that a request tries to reserve leased quota before it is checked in the store.
 const MAX_ATTEMPTS: usize = 4;
@@ -224,4 +307,113 @@ fn within<T>(
     call: impl Future<Output = Result<T, StoreError>>,
 ) -> impl Future<Output = Result<T, StoreError>> {
     timeout_at(deadline, call).map(|result| result.unwrap_or(Err(StoreError::Timeout)))
+}
+
+/// The state of one counter of a check.
+#[derive(Debug)]
+pub(super) enum CounterState {
+    /// Not decided yet.
+    Open,
+    /// Admitted from a block of leased quota.
+    Leased(LeasedQuota),
+    /// Admitted by local quota at `charged_at` of the store's clock.
+    Local { decisions: Decisions, charged_at: u64 },
+}
+
+/// The counters of one check and what was reserved for them. Dropping it undoes the reservations, unless
+/// [`PendingReservations::finish`] admitted the check: a request can be cancelled at every await.
+pub(super) struct PendingReservations<'a, S> {
+    core: &'a LimiterCore<S>,
+    counters: &'a [PlannedCounter],
+    states: SmallVec<[CounterState; 2]>,
+    is_kept: bool,
+}
+
+impl<'a, S> PendingReservations<'a, S> {
+    pub(super) fn new(core: &'a LimiterCore<S>, counters: &'a [PlannedCounter]) -> Self {
+        let states = counters.iter().map(|_| CounterState::Open).collect();
+        Self { core, counters, states, is_kept: false }
+    }
+
+    pub(super) fn counters(&self) -> &'a [PlannedCounter] {
+        self.counters
+    }
+
+    /// Records that counter `n` is reserved.
+    pub(super) fn reserve(&mut self, n: usize, state: CounterState) {
+        self.states[n] = state;
+    }
+
+    /// Returns the counters that are not decided yet.
+    pub(super) fn open(&self) -> impl Iterator<Item = &'a PlannedCounter> {
+        let states = self.counters.iter().zip(&self.states);
+        states.filter(|(_, state)| matches!(state, CounterState::Open)).map(|(counter, _)| counter)
+    }
+
+    pub(super) fn uses_local_quota(&self) -> bool {
+        self.states.iter().any(|state| matches!(state, CounterState::Local { .. }))
+    }
+
+    /// Ends the check. `response` decides the open counters: all of them, in their order. The reservations
+    /// are kept if it admits.
+    pub(super) fn finish(
+        mut self,
+        response: &CheckResponse,
+        source: Source,
+        failure: Option<StoreError>,
+    ) -> CheckOutcome {
+        let (admitted, at) = (response.admitted, response.at);
+        let mut open_decisions = &response.decisions[..];
+        let (mut decisions, mut open) = (Decisions::new(), SmallVec::<[usize; 2]>::new());
+        let mut reservations = SmallVec::new();
+        for (n, (counter, state)) in self.counters.iter().zip(&self.states).enumerate() {
+            let reservation = match state {
+                CounterState::Leased(quota) => {
+                    decisions.extend_from_slice(&quota.decisions);
+                    Reservation::Store(quota.charged_at)
+                }
+                CounterState::Local { decisions: local, charged_at } => {
+                    decisions.extend_from_slice(local);
+                    Reservation::Local(*charged_at)
+                }
+                CounterState::Open => {
+                    decisions.extend_from_slice(counter.limit.split_decisions(&mut open_decisions));
+                    let is_overflowed = response.key_usages.is_overflowed(open.len());
+                    open.push(n);
+                    match (&failure, counter.limit.on_failure) {
+                        (None, _) if is_overflowed => Reservation::Overflow(at),
+                        (None, _) => Reservation::Store(at),
+                        (Some(_), OnStoreFailure::Share) => Reservation::Local(at),
+                        (Some(_), _) => Reservation::Nothing,
+                    }
+                }
+            };
+            reservations.push(if admitted { reservation } else { Reservation::Nothing });
+        }
+        self.is_kept = admitted;
+        let mut key_usages = KeyUsages::default();
+        key_usages.extend(&response.key_usages, &open);
+        let response = CheckResponse { key_usages, ..CheckResponse::new(admitted, at, decisions) };
+        CheckOutcome { response, reservations, source, failure }
+    }
+}
+
+impl<S> Drop for PendingReservations<'_, S> {
+    fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
+        let now = self.core.time.now();
+        for (state, counter) in self.states.iter().zip(self.counters) {
+            match state {
+                CounterState::Leased(quota) => self.core.leases.put_back(counter, quota, now),
+                CounterState::Local { charged_at, .. } => {
+                    let delta = -i64::try_from(counter.cost).unwrap_or(i64::MAX);
+                    let at = self.core.time.store_time_at(now);
+                    self.core.local_quota.correct(counter, *charged_at, delta, at);
+                }
+                CounterState::Open => {}
+            }
+        }
+    }
 }

@@ -26,12 +26,12 @@ const MAX_DECISIONS: usize = 8;
 const WAYS: usize = 4;
 const SHARDS: usize = 16;
 
-type Set = [Option<Denial>; WAYS];
+type DenialSet = [Option<Denial>; WAYS];
 
 /// A set-associative table of fixed size. A new denial replaces the one of its set that ends first.
 pub(super) struct DenialCache {
     /// A shard is allocated when it is first written.
-    shards: [Mutex<Box<[Set]>>; SHARDS],
+    shards: [Mutex<Box<[DenialSet]>>; SHARDS],
     sets_per_shard: usize,
     hits: AtomicU64,
 }
@@ -116,12 +116,12 @@ impl DenialCache {
         self.hits.load(Relaxed)
     }
 
-    fn lock(&self, check: u128) -> MutexGuard<'_, Box<[Set]>> {
+    fn lock(&self, check: u128) -> MutexGuard<'_, Box<[DenialSet]>> {
         self.shards[(check >> 124) as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn set_of(shard: &mut [Set], check: u128) -> Option<&mut Set> {
+fn set_of(shard: &mut [DenialSet], check: u128) -> Option<&mut DenialSet> {
     let sets = shard.len().max(1);
     shard.get_mut(check as u64 as usize % sets)
 }

@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sluice_limiter::{Algorithm, Holder, Period, Rate, Record, Requests};
 
-use super::MemoryStore;
 use super::shard::StoredCounter;
-use super::store::{SHARDS, shard_of};
+use super::{MemoryStore, SHARDS, shard_of};
 use crate::check::{Counter, KeyHash, LimitSpec, Records, Settlement, Taking, ledger};
 use crate::clock::Clock;
 

@@ -5,8 +5,7 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
-use super::reason::Reason;
-use super::{Fields, time};
+use super::{Fields, Reason, any_time, begin_time, rfc3339};
 
 /// Address, identity, user, time, request, status, bytes; then Referer, User-Agent and, as nginx's packages have it, X-Forwarded-For;
 /// then, as ingress-nginx has it, the length and time of the request, and the upstream in brackets. Some begin with the virtual host.
@@ -51,7 +50,7 @@ pub(super) fn read(line: &str, has_host: bool) -> Option<Result<Fields, Reason>>
     let lines = LINES.as_ref()?;
     let found = if has_host { &lines.with_host } else { &lines.plain }.captures(line)?;
     // A time in front is a wrapper.
-    if has_host && found.get(1).is_some_and(|host| time::rfc3339(host.as_str()).is_some()) {
+    if has_host && found.get(1).is_some_and(|host| rfc3339(host.as_str()).is_some()) {
         return None;
     }
     let first = usize::from(has_host);
@@ -75,7 +74,7 @@ pub(super) fn read(line: &str, has_host: bool) -> Option<Result<Fields, Reason>>
     if !request.contains(" HTTP/") && rest.contains(" HTTP/") {
         return Some(Err(Reason::TwoWays));
     }
-    fields.at = time::any(part(2)).map(|end| time::begin(end, took(rest)));
+    fields.at = any_time(part(2)).map(|end| begin_time(end, took(rest)));
     Some(Ok(fields))
 }
 

@@ -1,24 +1,25 @@
-//! How the lines of a file are read. Its first lines choose the wrappers; the format of each line is recognized.
+//! How the lines of a file are read. Its first lines choose the wrappers; the format of each line is recognized. A format that is a table
+//! has a regular expression, whose groups have the names of fields.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
 use http::HeaderValue;
+use regex::Regex;
 
 use super::json::FieldName;
-use super::reason::Reason;
-use super::table::{self, Form};
 use super::template::Template;
 use super::wrap::{Wrapper, unwrap, wrappers as all_wrappers};
-use super::{Fields, LoggedRequest, clf, json};
+use super::{Fields, LoggedRequest, Reason, clf, json, rfc3339, without_offset};
 
 /// Number of wrappers around each other at most.
 const MAX_WRAPPERS: usize = 2;
 
 /// A format that the user names, or gives as a format string.
 #[derive(Debug, Clone)]
-pub(in crate::simulate) enum Format {
+pub(in crate::simulate) enum LogFormat {
     /// The common format and those that extend it: whether a virtual host is in front, and how many texts follow the size.
     Clf {
         has_host: bool,
@@ -30,20 +31,20 @@ pub(in crate::simulate) enum Format {
 }
 
 /// Names of formats.
-const NAMES: [(&str, Format); 9] = [
-    ("common", Format::Clf { has_host: false, texts: 0 }),
-    ("combined", Format::Clf { has_host: false, texts: 2 }),
+const NAMES: [(&str, LogFormat); 9] = [
+    ("common", LogFormat::Clf { has_host: false, texts: 0 }),
+    ("combined", LogFormat::Clf { has_host: false, texts: 2 }),
     // As the packages of nginx have it, with X-Forwarded-For.
-    ("main", Format::Clf { has_host: false, texts: 3 }),
-    ("vhost_combined", Format::Clf { has_host: true, texts: 2 }),
-    ("envoy", Format::Of(Form::Envoy)),
-    ("istio", Format::Of(Form::Envoy)),
-    ("haproxy", Format::Of(Form::Haproxy)),
-    ("alb", Format::Of(Form::Alb)),
-    ("json", Format::Json),
+    ("main", LogFormat::Clf { has_host: false, texts: 3 }),
+    ("vhost_combined", LogFormat::Clf { has_host: true, texts: 2 }),
+    ("envoy", LogFormat::Of(Form::Envoy)),
+    ("istio", LogFormat::Of(Form::Envoy)),
+    ("haproxy", LogFormat::Of(Form::Haproxy)),
+    ("alb", LogFormat::Of(Form::Alb)),
+    ("json", LogFormat::Json),
 ];
 
-impl FromStr for Format {
+impl FromStr for LogFormat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -62,7 +63,7 @@ impl FromStr for Format {
 #[derive(Debug, Clone, Default)]
 pub(in crate::simulate) struct Hints {
     pub(in crate::simulate) fields: Vec<FieldName>,
-    pub(in crate::simulate) format: Option<Format>,
+    pub(in crate::simulate) format: Option<LogFormat>,
 }
 
 /// How the lines of a file are read.
@@ -150,16 +151,16 @@ impl Reader {
             if most.is_some_and(|most| fields.texts > most) { Err(Reason::TwoWays) } else { Ok(fields) }
         };
         match &hints.format {
-            Some(Format::Clf { has_host, texts }) => clf(*has_host, Some(*texts)),
-            Some(Format::Of(form)) => table::read(*form, line).ok_or(Reason::Format),
-            Some(Format::Json) => json::read(line, &hints.fields),
-            Some(Format::Template(template)) => template.read(line).unwrap_or(Err(Reason::Format)),
+            Some(LogFormat::Clf { has_host, texts }) => clf(*has_host, Some(*texts)),
+            Some(LogFormat::Of(form)) => read_table(*form, line).ok_or(Reason::Format),
+            Some(LogFormat::Json) => json::read(line, &hints.fields),
+            Some(LogFormat::Template(template)) => template.read(line).unwrap_or(Err(Reason::Format)),
             None if line.starts_with('{') => json::read(line, &hints.fields),
-            None if line.starts_with('[') => table::read(Form::Envoy, line).ok_or(Reason::Format),
+            None if line.starts_with('[') => read_table(Form::Envoy, line).ok_or(Reason::Format),
             // No line is in two of these formats: they differ before the first part that clients choose.
             None => match clf(self.has_host, self.texts) {
-                Err(Reason::Format) => table::read(Form::Haproxy, line)
-                    .or_else(|| table::read(Form::Alb, line))
+                Err(Reason::Format) => read_table(Form::Haproxy, line)
+                    .or_else(|| read_table(Form::Alb, line))
                     .ok_or(Reason::Format),
                 fields => fields,
             },
@@ -170,6 +171,64 @@ impl Reader {
     pub(in crate::simulate) fn unwrap<'a>(&self, line: &'a str) -> Result<Cow<'a, str>, Reason> {
         unwrap(line.trim(), &self.wrappers)
     }
+}
+
+/// The default format of Envoy, and that of Istio: time, request, status, flags; of Istio details and a text; four numbers; then five
+/// texts: X-Forwarded-For, User-Agent, the id of the request, the host, and the server that answered. Envoy escapes nothing, so a line
+/// with another number of quotation marks is not read: a client could have chosen its parts. Envoy appends the address of its own client
+/// to X-Forwarded-For, and Istio has it also as the fourth value after the server.
+const ENVOY: &str = concat!(
+    r#"^\[(?<at>\d{4}-[^\]]+)\] "(?<request>\S+ \S+ [^"]*)" (?<status>\d+) \S+ (?:\S+ \S+ "[^"]*" )?\d+ \d+ \d+ (?:\d+|-) "#,
+    r#""(?<forwarded>[^"]*)" "(?<agent>[^"]*)" "[^"]*" "(?<host>[^"]*)" "[^"]*"(?: \S+ \S+ \S+ (?<client>[^"\s]+) [^"]*| [^"]*)?$"#
+);
+
+/// HAProxy's `option httplog` and `option httpslog`: client, time of the request, frontend, server, timers, status, bytes, cookies,
+/// state, connections, queues, captured headers, request, and what TLS adds. HAProxy writes quotation marks, braces and bars in
+/// values as `#XX`, and its local time without an offset, which is read as UTC.
+const HAPROXY: &str = concat!(
+    r"^(?<client>\S+):\d+ \[(?<at>\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d\.\d{3})\] \S+ \S+/\S+ ",
+    r"-?\d+/-?\d+/-?\d+/-?\d+/\+?\d+ (?<status>\d{3}|-1) \+?\d+ \S+ \S+ \S{4} \d+/\d+/\d+/\d+/\+?\d+ \d+/\d+ ",
+    r#"(?:\{[^{}"]*\} ){0,2}"(?<request>[^"]*)"(?: [^"]*)?$"#
+);
+
+/// AWS Application Load Balancers: type, time of the response, load balancer, client, target, three times, two statuses, two sizes,
+/// request, User-Agent, cipher, protocol, target group, trace, server name, certificate, priority, time of the request, and more.
+const ALB: &str = concat!(
+    r"^(?:https?|h2|grpcs|wss?) (?<end>\S+) \S+ (?<client>\S+):\d+ \S+ \S+ \S+ \S+ (?<status>\d{3}|-) \S+ \d+ \d+ ",
+    r#""(?<request>(?:[^"\\]|\\.)*)" "(?<agent>(?:[^"\\]|\\.)*)" \S+ \S+ \S+ (?:"(?:[^"\\]|\\.)*" ){3}\S+ (?<at>\S+) "#,
+    r#""(?:[^"\\]|\\.)*"(?: .*)?$"#
+);
+
+/// A format.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::simulate) enum Form {
+    Envoy,
+    Haproxy,
+    Alb,
+}
+
+static FORMS: LazyLock<Vec<Regex>> =
+    LazyLock::new(|| [ENVOY, HAPROXY, ALB].iter().filter_map(|form| Regex::new(form).ok()).collect());
+
+/// Reads a line. Returns `None` if it has another format.
+fn read_table(form: Form, line: &str) -> Option<Fields> {
+    let found = FORMS.get(form as usize)?.captures(line)?;
+    let part = |name: &str| found.name(name).map(|part| part.as_str()).filter(|part| *part != "-");
+    let time = |name: &&str| rfc3339(part(name)?).or_else(|| without_offset(part(name)?));
+    let client = part("forwarded").or(part("client"));
+    let mut fields = Fields {
+        at: ["at", "end"].iter().find_map(time),
+        client: client.map(str::to_owned),
+        status: part("status").and_then(|status| status.parse().ok()),
+        ..Fields::default()
+    };
+    fields.request_line(part("request").unwrap_or_default());
+    let host = fields.target.as_deref().and_then(|target| target.split_once("://"));
+    let host = host.and_then(|(_, rest)| rest.split(['/', '?']).next()).map(str::to_owned);
+    fields.header("x-forwarded-for", part("forwarded").unwrap_or_default());
+    fields.header("user-agent", part("agent").unwrap_or_default());
+    fields.header("host", part("host").or(host.as_deref()).unwrap_or_default());
+    Some(fields)
 }
 
 #[cfg(test)]
@@ -354,7 +413,7 @@ mod tests {
         assert!(read(agent, "192.0.2.7 1795428000 / ua k").is_ok());
         assert_eq!(read(agent, "192.0.2.7 1795428000 / ua forged k"), Err(Reason::Other));
         for wrong in ["$remote_addr$time_local $request", "%h %t", "$time_local", "unknown", "%{a"] {
-            assert!(wrong.parse::<Format>().is_err(), "{wrong}");
+            assert!(wrong.parse::<LogFormat>().is_err(), "{wrong}");
         }
     }
 
@@ -366,7 +425,7 @@ mod tests {
             let read = Reader::choose(&[line], &hints).read(line, &hints);
             assert_eq!(read.map(|logged| logged.at), Err(Reason::Other), "{format}");
         }
-        let hints = Hints { fields: Vec::new(), format: Some(Format::Json) };
+        let hints = Hints { fields: Vec::new(), format: Some(LogFormat::Json) };
         assert_eq!(
             Reader::choose(&["-"], &hints).read("-", &hints).map(|logged| logged.at),
             Err(Reason::Other)

@@ -6,8 +6,7 @@ use std::str::FromStr;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-use super::reason::Reason;
-use super::{Fields, time};
+use super::{Fields, Reason, any_time, begin_time, time_of_number};
 
 /// Names of fields, in the order in which they are tried, with spaces between them. A dot leads into an object. The begin of a request
 /// precedes its end.
@@ -30,12 +29,12 @@ const HEADERS: [&str; 3] = ["headers", "request.headers", "request_headers"];
 /// A field that the user names: `client=user.ip`, or `header:x-customer=customer_id`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::simulate) struct FieldName {
-    part: Part,
+    part: JsonPart,
     path: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum JsonPart {
     Time,
     Method,
     Target,
@@ -54,16 +53,16 @@ impl FromStr for FieldName {
         };
         let (name, path) = text.split_once('=').filter(|(_, path)| !path.is_empty()).ok_or_else(wrong)?;
         let part = match name {
-            "time" => Part::Time,
-            "method" => Part::Method,
-            "target" => Part::Target,
-            "client" => Part::Client,
-            "status" => Part::Status,
+            "time" => JsonPart::Time,
+            "method" => JsonPart::Method,
+            "target" => JsonPart::Target,
+            "client" => JsonPart::Client,
+            "status" => JsonPart::Status,
             name => {
                 let name = name.strip_prefix("header:").ok_or_else(wrong)?;
                 let header =
                     http::HeaderName::from_str(name).map_err(|error| format!("{name:?}: {error}"))?;
-                Part::Header(header.to_string())
+                JsonPart::Header(header.to_string())
             }
         };
         Ok(Self { part, path: path.to_owned() })
@@ -156,18 +155,18 @@ impl<'de> Visitor<'de> for Unique<'_> {
 /// Reads a line.
 pub(super) fn read(line: &str, named: &[FieldName]) -> Result<Fields, Reason> {
     let object = Object::new(object(line)?);
-    let text = |part: &Part, names: &str| first(&object, named, part, names, text_of);
-    let at = first(&object, named, &Part::Time, TIME, |time| match time {
-        Value::Number(number) => time::number(number.as_f64()?),
-        Value::String(text) => time::any(text),
+    let text = |part: &JsonPart, names: &str| first(&object, named, part, names, text_of);
+    let at = first(&object, named, &JsonPart::Time, TIME, |time| match time {
+        Value::Number(number) => time_of_number(number.as_f64()?),
+        Value::String(text) => any_time(text),
         Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
     });
     let mut fields = Fields {
         at,
-        method: text(&Part::Method, METHOD),
-        target: text(&Part::Target, TARGET),
-        client: first(&object, named, &Part::Client, CLIENT, addresses),
-        status: text(&Part::Status, STATUS).and_then(|status| status.parse().ok()),
+        method: text(&JsonPart::Method, METHOD),
+        target: text(&JsonPart::Target, TARGET),
+        client: first(&object, named, &JsonPart::Client, CLIENT, addresses),
+        status: text(&JsonPart::Status, STATUS).and_then(|status| status.parse().ok()),
         is_named: true,
         ..Fields::default()
     };
@@ -176,27 +175,27 @@ pub(super) fn read(line: &str, named: &[FieldName]) -> Result<Fields, Reason> {
         fields.request_line(line);
     }
     if let (Some(target), Some(query)) =
-        (&mut fields.target, first(&object, &[], &Part::Target, QUERY, text_of))
+        (&mut fields.target, first(&object, &[], &JsonPart::Target, QUERY, text_of))
         && !target.contains('?')
     {
         target.push('?');
         target.push_str(&query);
     }
     // nginx and Caddy write the time of the end, and how many seconds the request took.
-    let is_begin = named.iter().any(|name| name.part == Part::Time)
+    let is_begin = named.iter().any(|name| name.part == JsonPart::Time)
         || ["start_time", "StartUTC"].iter().any(|name| object.get(name).is_some());
     if !is_begin {
         let is_caddy = object.get("request").is_some_and(Value::is_object);
         let took = object.get("request_time").or_else(|| object.get("duration").filter(|_| is_caddy));
         let took = took.and_then(|took| took.as_f64().or_else(|| took.as_str()?.parse().ok()));
-        fields.at = fields.at.map(|end| time::begin(end, took));
+        fields.at = fields.at.map(|end| begin_time(end, took));
     }
     if let Some(host) = HOST.split(' ').find_map(|name| text_of(object.value(name)?)) {
         fields.header("host", &host);
     }
     headers(&object, &mut fields);
     for name in named {
-        if let Part::Header(header) = &name.part {
+        if let JsonPart::Header(header) = &name.part {
             fields.headers.retain(|(known, _)| known != header);
             if let Some(text) = object.value(&name.path).and_then(text_of) {
                 fields.header(header, &text);
@@ -210,7 +209,7 @@ pub(super) fn read(line: &str, named: &[FieldName]) -> Result<Fields, Reason> {
 fn first<T>(
     object: &Object,
     named: &[FieldName],
-    part: &Part,
+    part: &JsonPart,
     names: &str,
     read: impl Fn(&Value) -> Option<T>,
 ) -> Option<T> {

@@ -1,21 +1,15 @@
-//! Access logs: requests of the past, from files of the usual formats.
+//! Access logs: requests of the past, from files of the usual formats, with times as logs write them.
 //!
 //! - [`wrap`]: removes what container runtimes and others write around a line.
-//! - [`mod@format`]: recognizes the format of a line and reads it: [`clf`], one of a [`table`], [`json`], or a [`template`];
-//!   [`time`]: times as logs write them.
-//! - [`reason`]: why a line cannot be read.
-//! - [`files`]: reads files in the order of time; [`source`]: decompresses them; [`sorter`]: sorts late lines.
+//! - [`mod@format`]: recognizes the format of a line and reads it: [`clf`], a table, [`json`], or a [`template`].
+//! - [`files`]: reads files in the order of time, compressed ones too; [`sorter`]: sorts late lines.
 
 pub(super) mod clf;
 pub(super) mod files;
 pub(super) mod format;
 pub(super) mod json;
-pub(super) mod reason;
 pub(super) mod sorter;
-pub(super) mod source;
-pub(super) mod table;
 pub(super) mod template;
-pub(super) mod time;
 pub(super) mod wrap;
 
 use std::net::IpAddr;
@@ -23,7 +17,8 @@ use std::net::IpAddr;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use http_body_util::Empty;
-use reason::Reason;
+use jiff::Timestamp;
+use jiff::fmt::strtime;
 
 /// A request of an access log.
 #[derive(Debug)]
@@ -140,4 +135,121 @@ fn address(text: &str) -> Option<IpAddr> {
     let with_port = || text.parse::<std::net::SocketAddr>().ok().map(|address| address.ip());
     let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     plain().or_else(with_port).or_else(bracketed)
+}
+
+/// Why a line cannot be read. The order is that of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::simulate) enum Reason {
+    Format,
+    Other,
+    Wrapped,
+    Piece,
+    TwoWays,
+    Repeated,
+    NoTime,
+    NoTimeField,
+    NoClient,
+    NoClientField,
+    NoTarget,
+    NoTargetField,
+    NotAnAddress,
+    NotARequest,
+    TooLong,
+    FarAway,
+}
+
+impl Reason {
+    /// Returns the reason in words, and what to do.
+    pub(in crate::simulate) fn text(self) -> &'static str {
+        match self {
+            Self::Format => {
+                "in no known format: give its name, or the format string of nginx or Apache, with --format"
+            }
+            Self::Other => "not in the format that --format says",
+            Self::Wrapped => "not wrapped as the first lines of the file are",
+            Self::Piece => "a piece of a line that the container runtime has split",
+            Self::TwoWays => "can be read in two ways: give the format with --format",
+            Self::Repeated => "a field has two values",
+            Self::NoTime => "no time",
+            Self::NoTimeField => "no time: name its field with --field time=FIELD",
+            Self::NoClient => "no address of a client",
+            Self::NoClientField => "no address of a client: name its field with --field client=FIELD",
+            Self::NoTarget => "no target of a request",
+            Self::NoTargetField => "no target of a request: name its field with --field target=FIELD",
+            Self::NotAnAddress => "the client is not an IP address",
+            Self::NotARequest => "not an HTTP request",
+            Self::TooLong => "longer than 256 KiB",
+            Self::FarAway => "the time is far from that of all lines around, so the line is set aside",
+        }
+    }
+}
+
+/// Reads `2026-11-23T10:00:00.123Z`, with any offset, as microseconds since the Unix epoch.
+fn rfc3339(text: &str) -> Option<u64> {
+    micros(text.parse().ok()?)
+}
+
+/// Reads `23/Nov/2026:10:00:00 +0000`, also with fractions of a second.
+fn clf_time(text: &str) -> Option<u64> {
+    micros(strtime::parse("%d/%b/%Y:%H:%M:%S%.f %z", text).ok()?.to_timestamp().ok()?)
+}
+
+/// Reads `23/Nov/2026:10:00:00.123` as UTC.
+fn without_offset(text: &str) -> Option<u64> {
+    clf_time(&format!("{text} +0000"))
+}
+
+/// Returns the begin of a request that ended at a time, and took so many seconds.
+fn begin_time(end: u64, seconds: Option<f64>) -> u64 {
+    end.saturating_sub((seconds.unwrap_or(0.0).max(0.0) * 1e6) as u64)
+}
+
+/// Reads seconds, milliseconds, microseconds or nanoseconds since the Unix epoch. The size tells the unit: all are of this century.
+fn time_of_number(number: f64) -> Option<u64> {
+    let factor = match number {
+        n if !(1e8..1e20).contains(&n) => return None,
+        n if n < 1e11 => 1e6,
+        n if n < 1e14 => 1e3,
+        n if n < 1e17 => 1.0,
+        _ => 1e-3,
+    };
+    Some((number * factor) as u64)
+}
+
+/// Reads a time of any of these forms.
+fn any_time(text: &str) -> Option<u64> {
+    let text = text.trim_matches(['[', ']']);
+    rfc3339(text).or_else(|| clf_time(text)).or_else(|| time_of_number(text.parse().ok()?))
+}
+
+fn micros(time: Timestamp) -> Option<u64> {
+    u64::try_from(time.as_microsecond()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_all_forms_are_read() {
+        let second = 1_795_428_000_000_000;
+        for text in [
+            "2026-11-23T10:00:00Z",
+            "2026-11-23T11:00:00+01:00",
+            "[2026-11-23T10:00:00.000Z]",
+            "23/Nov/2026:10:00:00 +0000",
+            "23/Nov/2026:10:00:00.000 +0000",
+            "[23/Nov/2026:05:00:00 -0500]",
+            "1795428000",
+            "1795428000.000",
+            "1795428000000",
+            "1795428000000000",
+            "1795428000000000000",
+        ] {
+            assert_eq!(any_time(text), Some(second), "{text}");
+        }
+        for text in ["", "yesterday", "10:00", "-1", "1e300", "NaN", "12"] {
+            assert_eq!(any_time(text), None, "{text}");
+        }
+    }
 }

@@ -5,8 +5,7 @@ use std::str::FromStr;
 use jiff::fmt::strtime;
 use regex::Regex;
 
-use super::reason::Reason;
-use super::{Fields, time};
+use super::{Fields, Reason, any_time, begin_time, micros};
 
 /// A format string, as a regular expression. Each value ends at the first character of what follows it in the string, so that a line
 /// can be read in one way only.
@@ -111,7 +110,7 @@ impl Template {
             let text = || super::clf::unescape(value).into_owned();
             match part {
                 Part::Client => fields.client = Some(text()),
-                Part::Time => fields.at = time::any(value),
+                Part::Time => fields.at = any_time(value),
                 Part::TimeAs(of) => {
                     form = form + " " + of;
                     clock = clock + " " + value;
@@ -131,14 +130,14 @@ impl Template {
                 let stamp = time
                     .to_timestamp()
                     .or_else(|_| time.to_datetime()?.in_tz("UTC").map(|zoned| zoned.timestamp()));
-                time::micros(stamp.ok()?)
+                micros(stamp.ok()?)
             });
         }
         if let (Some(target), false) = (&mut fields.target, query.is_empty()) {
             target.push('?');
             target.push_str(query);
         }
-        fields.at = fields.at.map(|end| time::begin(end, took));
+        fields.at = fields.at.map(|end| begin_time(end, took));
         Some(Ok(fields))
     }
 }

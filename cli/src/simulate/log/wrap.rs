@@ -5,8 +5,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::json;
-use super::reason::Reason;
+use super::{Reason, json};
 
 /// A wrapper around each line of a file. No part of it is chosen by clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +55,7 @@ impl Wrapper {
     fn unwrap(self, line: &str) -> Result<Cow<'_, str>, Reason> {
         match self {
             Self::Json => json::wrapped(line).map(Cow::Owned).ok_or(Reason::Wrapped),
-            Self::Prefix(0) if Piece::of(line).is_some_and(|piece| !piece.is_last) => Err(Reason::Piece),
+            Self::Prefix(0) if LinePiece::of(line).is_some_and(|piece| !piece.is_last) => Err(Reason::Piece),
             Self::Prefix(at) => {
                 let found = COMPILED.get(at).and_then(|regex| regex.find(line)).ok_or(Reason::Wrapped)?;
                 Ok(Cow::Borrowed(&line[found.end()..]))
@@ -66,14 +65,14 @@ impl Wrapper {
 }
 
 /// A piece of a line, as files of containerd and CRI-O have it.
-pub(super) struct Piece {
+pub(super) struct LinePiece {
     pub(super) is_stdout: bool,
     pub(super) is_last: bool,
     /// The position of its text.
     pub(super) begin: usize,
 }
 
-impl Piece {
+impl LinePiece {
     pub(super) fn of(line: &str) -> Option<Self> {
         let found = COMPILED.first()?.captures(line)?;
         let part = |n: usize| found.get(n).map_or("", |part| part.as_str());

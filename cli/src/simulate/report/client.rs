@@ -5,9 +5,7 @@ use serde::Serialize;
 use sluice_limiter::Rate;
 
 use crate::output::grouped;
-use crate::simulate::demand::Demand;
-use crate::simulate::heavy::Followed;
-use crate::simulate::tally::{ClientTally, LimitTally};
+use crate::simulate::tally::{ClientTally, Demand, Followed, LimitTally};
 
 /// A client that a limit denies.
 #[derive(Debug, Serialize)]

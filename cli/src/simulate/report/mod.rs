@@ -1,14 +1,12 @@
 //! The result of a simulation.
 //!
-//! - [`client`]: the clients that are denied most, and those that need most; [`suggest`]: numbers that spare clients.
-//! - [`proposal`]: a policy with such numbers, and what its replay says.
-//! - [`text`]: tables for a terminal; [`html`]: a page with [`chart`]s.
+//! - [`client`]: the clients that are denied most, and those that need most.
+//! - [`proposal`]: a policy with numbers that spare clients, and what its replay says.
+//! - [`text`]: tables for a terminal; [`html`]: a page with charts.
 
-mod chart;
 mod client;
 pub(super) mod html;
 pub(super) mod proposal;
-mod suggest;
 pub(super) mod text;
 
 use std::net::IpAddr;
@@ -16,16 +14,15 @@ use std::net::IpAddr;
 use serde::Serialize;
 use sluice_limiter::Rate;
 
+use self::proposal::Suggestion;
+use super::log::Reason;
 use super::log::files::{Incomplete, Unreadable, UnreadableLines};
-use super::log::reason::Reason;
 use super::replay::Replayed;
 use super::routes::{MAX_ROUTES, RouteCounts, Routes};
-use super::series::Series;
-use super::tally::{LimitTally, MAX_CLIENTS};
+use super::tally::{LimitTally, MAX_CLIENTS, Series};
 use crate::output::{count, grouped};
 use client::{ClientReport, NeedReport, time};
 use proposal::Proposal;
-use suggest::Suggestion;
 
 /// Number of requests from which on it is odd that all are of one client.
 const MANY: u64 = 20;
@@ -299,7 +296,7 @@ impl LimitReport {
             worst,
             most_denied: ClientReport::most_denied(tally, most),
             most_needing: tally.most_needing().map(|client| NeedReport::new(client, &tally.rates)).collect(),
-            suggestions: suggest::suggest(tally),
+            suggestions: proposal::suggest(tally),
             series: tally.series.clone(),
             of_all: tally
                 .rates

@@ -1,3 +1,4 @@
+use super::*;
 use crate::PreparedPolicy;
 
 mod cost;
@@ -83,4 +84,27 @@ fn the_base_and_boosted_rates_of_an_elastic_limit_share_a_counter() {
     let [base, boosted] = [0, 1].map(|set| limit.rate_sets()[set].rates[0]);
     assert_eq!((base.requests.get(), boosted.requests.get()), (2, 20));
     assert_eq!(base.tag(), boosted.tag());
+}
+
+#[test]
+fn a_proxy_is_reported_while_most_requests_come_through_it() {
+    let detector = UntrustedProxyDetector::default();
+    let peer: IpAddr = "::ffff:10.1.2.3".parse().unwrap();
+    let forwarded = Some(AddressHeader::XForwardedFor);
+    for _ in 0..1_000 {
+        detector.observe(peer, forwarded);
+        detector.observe(peer, None);
+    }
+    assert_eq!(detector.proxy(), None);
+    for _ in 0..REPORTED_LEAD {
+        detector.observe(peer, forwarded);
+    }
+    let proxy = UntrustedProxy { peer: "10.1.2.3".parse().unwrap(), header: AddressHeader::XForwardedFor };
+    assert_eq!(detector.proxy(), Some(proxy.clone()));
+    for _ in 1..REPORTED_LEAD {
+        detector.observe(peer, None);
+    }
+    assert_eq!(detector.proxy(), Some(proxy));
+    detector.observe(peer, None);
+    assert_eq!(detector.proxy(), None);
 }

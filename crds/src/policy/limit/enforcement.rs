@@ -1,10 +1,13 @@
-//! Hard, soft and elastic enforcement of rates.
+//! Hard, soft and elastic enforcement of rates. Checks the treatment of requests that a limit denies.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sluice_config::duration::Duration;
-use sluice_config::policy::{self as compiled, Boosted};
-use sluice_limiter::{self as limiter, MAX_PERIOD_MS, Requests};
+use sluice_config::policy as compiled;
+use sluice_config::policy::{Boosted, OnLimit};
+use sluice_config::prepared::rejection::{Rejection, mark_header};
+use sluice_limiter as limiter;
+use sluice_limiter::{MAX_PERIOD_MS, Requests};
 
 use crate::checks::field::{Field, number};
 use crate::policy::Rate;
@@ -110,5 +113,42 @@ impl Elastic {
             below_percent: number(self.utilization_below_percent),
             capacity: compiled::Capacity::InFlight(number(capacity)),
         })
+    }
+}
+
+/// Largest `maxWait` of a queue, in milliseconds.
+const MAX_WAIT_MILLIS: u64 = 300_000;
+
+/// Checks the treatment of requests that a limit denies.
+pub(crate) fn check_on_limit(at: &Field<'_>, on_limit: &OnLimit) {
+    let OnLimit { reject, queue, mark, block } = on_limit;
+    if let Some(mark) = mark {
+        let others = [("reject", reject.is_some()), ("queue", queue.is_some()), ("block", block.is_some())];
+        for (name, _) in others.into_iter().filter(|(_, is_set)| *is_set) {
+            at.at(name).violation("is not allowed with mark, which lets every request pass: remove it");
+        }
+        at.at("mark.header").accept(mark_header(&mark.header));
+    }
+    if queue.is_some() && block.is_some() {
+        at.at("block").violation("is not allowed with queue: remove one of them");
+    }
+    if *on_limit == OnLimit::default() {
+        at.violation("at least one of reject, queue, mark, block must be set");
+    }
+    if let Some(Err(nack)) = reject.as_ref().map(Rejection::new) {
+        // The error begins with the field.
+        match nack.0.split_once(": ") {
+            Some((field, problem)) => at.at("reject").at(field).violation(problem),
+            None => at.at("reject").violation(nack),
+        }
+    }
+    if let Some(queue) = queue {
+        at.at("queue.maxWait").millis(queue.max_wait, MAX_WAIT_MILLIS);
+    }
+    if let Some(block) = block {
+        let within = at.at("block.within").accept(block.within.period());
+        if within.and(at.at("block.for").accept(block.duration.period())).is_some() {
+            at.at("block.after").accept(block.rate());
+        }
     }
 }

@@ -14,7 +14,7 @@ const REQUEST_BYTES: usize = 4 << 10;
 /// Where a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-enum Phase {
+enum RequestPhase {
     Receiving,
     Answering,
     Sending,
@@ -36,7 +36,7 @@ impl Exchange {
         is_complete: bool,
         bytes: usize,
     ) -> (Self, Result<(), NoRoom>) {
-        let phase = if is_complete { Phase::Answering } else { Phase::Receiving };
+        let phase = if is_complete { RequestPhase::Answering } else { RequestPhase::Receiving };
         let in_flight = [&connection.receiving, &connection.answering, &connection.sending];
         let is_free = in_flight.iter().map(|count| count.load(Relaxed)).sum::<u32>() < FEW_REQUESTS;
         let exchange = Self {
@@ -98,20 +98,20 @@ impl Exchange {
 
     /// Reports whether the answer is being sent.
     pub(in crate::serve) fn is_sending(&self) -> bool {
-        self.phase.load(Relaxed) == Phase::Sending as u8
+        self.phase.load(Relaxed) == RequestPhase::Sending as u8
     }
 
     /// Notes that the request is complete, or nobody wants the rest.
     pub(in crate::serve) fn complete(&self) {
-        self.go_on(Phase::Receiving, Phase::Answering);
+        self.go_on(RequestPhase::Receiving, RequestPhase::Answering);
     }
 
     /// Notes that the answer is being sent.
     pub(in crate::serve) fn send(&self) {
-        self.go_on(Phase::Answering, Phase::Sending);
+        self.go_on(RequestPhase::Answering, RequestPhase::Sending);
     }
 
-    fn go_on(&self, from: Phase, to: Phase) {
+    fn go_on(&self, from: RequestPhase, to: RequestPhase) {
         if self.phase.compare_exchange(from as u8, to as u8, Relaxed, Relaxed).is_ok() {
             self.connection.count(from as u8).fetch_sub(1, Relaxed);
             self.connection.count(to as u8).fetch_add(1, Relaxed);
@@ -133,8 +133,8 @@ impl Drop for Exchange {
 impl Connection {
     fn count(&self, phase: u8) -> &AtomicU32 {
         match phase {
-            phase if phase == Phase::Receiving as u8 => &self.receiving,
-            phase if phase == Phase::Answering as u8 => &self.answering,
+            phase if phase == RequestPhase::Receiving as u8 => &self.receiving,
+            phase if phase == RequestPhase::Answering as u8 => &self.answering,
             _ => &self.sending,
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::fake_store::FakeStore;
 use super::{DAY, admitted, counter, limiter, plan, until, until_acquired};
 use crate::lease::LeaseMetrics;
-use crate::limiter::outcome::Source;
+use crate::limiter::check::Source;
 use crate::plan::Consistency;
 
 #[tokio::test(start_paused = true)]

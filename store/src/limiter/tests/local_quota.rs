@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use super::fake_store::FakeStore;
 use super::{DAY, Limiter, admitted, counter, limiter, plan, plan_for, until_flushed};
-use crate::limiter::outcome::{LimiterOptions, Source};
-use crate::plan::Replica;
-use crate::plan::{Consistency, PlannedCounter};
+use crate::limiter::check::{LimiterOptions, Source};
+use crate::plan::{Consistency, PlannedCounter, Replica};
 
 #[tokio::test(start_paused = true)]
 async fn a_local_limit_makes_no_calls_and_enforces_its_share() {

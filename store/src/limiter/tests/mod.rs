@@ -13,11 +13,10 @@ use std::time::Duration;
 use sluice_limiter::{Algorithm, Period, Rate, Requests};
 
 use self::fake_store::FakeStore;
-use super::handle::Limiter;
+use super::Limiter;
+use super::check::{LimiterOptions, Reservation};
 use crate::check::{KeyHash, LimitSpec};
-use crate::limiter::outcome::{LimiterOptions, Reservation};
-use crate::plan::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter};
-use crate::plan::{Replica, Replicas};
+use crate::plan::{Consistency, LimitPlan, OnStoreFailure, PlannedCounter, Replica, Replicas};
 
 const DAY: u64 = 86_400_000;
 

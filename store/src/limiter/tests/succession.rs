@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::fake_store::FakeStore;
 use super::{DAY, Limiter, admitted, counter, limiter, plan, until, until_flushed};
-use crate::limiter::outcome::LimiterOptions;
+use crate::limiter::check::LimiterOptions;
 use crate::plan::Consistency;
 
 #[tokio::test(start_paused = true)]

@@ -12,9 +12,8 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-use super::login::PasswordFile;
 use super::sentinel::Sentinels;
-use super::target::{Target, TargetTemplate};
+use super::target::{PasswordFile, Target, TargetTemplate};
 use crate::redis::options::{
     ClientCertificate, Endpoint, MAX_PARTITIONS, OptionsError, RedisOptions, Secret, Tls, Topology,
 };

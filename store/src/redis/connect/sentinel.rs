@@ -5,17 +5,18 @@
 //! other servers names a stranger. All sentinels are asked, the newest configuration epoch is believed first, and a server
 //! is used only if it says that it is a master.
 //!
-//! - [`opinion`]: the order in which sentinels are believed.
-//! - [`watch`]: the watch for a change while a master is in use.
+//! [`watch`]: the watch for a change while a master is in use.
 
 #[cfg(test)]
 mod model;
-mod opinion;
 pub(super) mod watch;
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,13 +24,10 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
 use tokio::time::timeout;
 
-use self::opinion::{Candidate, Opinion, candidates, replacements};
 use super::fault::{FailureAt, ServerFailure, classify, loggable};
-use super::gather::gather;
-use super::open::{open, try_open};
-use super::probe::verify_master;
+use super::open::{gather, open, try_open};
 use super::target::{Target, TargetTemplate, split};
-use super::verification::{Connected, Verification};
+use super::verification::{Connected, Verification, verify_master};
 use crate::fault_cause::FaultCause;
 use crate::redis::script::send;
 
@@ -58,7 +56,7 @@ pub(crate) struct Sentinels {
 }
 
 /// A server that is a master, and its connection.
-pub(crate) struct Master {
+pub(crate) struct NamedMaster {
     pub(crate) target: Arc<Target>,
     pub(crate) connection: MultiplexedConnection,
     /// Indexes of the sentinels that name it.
@@ -72,7 +70,7 @@ trait Finish {
     /// `failed` is the number of attempts that failed before.
     fn finish(
         &self,
-        master: Master,
+        master: NamedMaster,
         failed: u32,
     ) -> impl Future<Output = Result<Self::Output, ServerFailure>> + Send;
 }
@@ -80,7 +78,7 @@ trait Finish {
 impl Finish for Verification {
     type Output = Connected;
 
-    async fn finish(&self, master: Master, failed: u32) -> Result<Connected, ServerFailure> {
+    async fn finish(&self, master: NamedMaster, failed: u32) -> Result<Connected, ServerFailure> {
         self.verify(master.target, master.connection, failed).await
     }
 }
@@ -89,9 +87,9 @@ impl Finish for Verification {
 struct AnyMaster;
 
 impl Finish for AnyMaster {
-    type Output = Master;
+    type Output = NamedMaster;
 
-    async fn finish(&self, master: Master, _failed: u32) -> Result<Master, ServerFailure> {
+    async fn finish(&self, master: NamedMaster, _failed: u32) -> Result<NamedMaster, ServerFailure> {
         Ok(master)
     }
 }
@@ -171,7 +169,7 @@ impl Sentinels {
     }
 
     /// Finds the master, for an administrator.
-    pub(crate) async fn master(&self, reply_timeout: Duration) -> Result<Master, FailureAt> {
+    pub(crate) async fn master(&self, reply_timeout: Duration) -> Result<NamedMaster, FailureAt> {
         // As if attempts had failed before: nobody waits for this one.
         let failed = 1;
         let named = candidates(&self.opinions(failed, None).await?, None);
@@ -232,13 +230,13 @@ impl Sentinels {
         candidate: &Candidate,
         reply_timeout: Duration,
         failed: u32,
-    ) -> Result<Master, ServerFailure> {
+    ) -> Result<NamedMaster, ServerFailure> {
         let address = split(&candidate.address);
         let target = address.and_then(|(host, port)| self.template.target(host, port));
         let target = Arc::new(target.ok_or(FaultCause::InvalidReply)?);
         let mut connection = try_open(&target, failed).await?;
         verify_master(&mut connection, reply_timeout).await?;
-        Ok(Master { target, connection, sentinels: candidate.sentinels.clone() })
+        Ok(NamedMaster { target, connection, sentinels: candidate.sentinels.clone() })
     }
 
     /// Returns the opinions of the sentinels that answer: of all, or of the first one and those that answer in this time after
@@ -350,4 +348,139 @@ fn read_epoch(reply: RedisResult<Value>) -> Option<u64> {
     };
     let at = fields.iter().position(|field| text(field).as_deref() == Some("config-epoch"))?;
     text(fields.get(at + 1)?)?.parse().ok()
+}
+
+/// The answer of one sentinel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Opinion {
+    /// Index of the sentinel.
+    sentinel: usize,
+    /// `HOST:PORT` of the master.
+    master: String,
+    /// Its configuration epoch, which every failover increases. `None` without the right to read it.
+    epoch: Option<u64>,
+}
+
+/// A server that sentinels name as the master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Candidate {
+    /// `HOST:PORT`.
+    address: String,
+    /// Newest epoch with which a sentinel names it.
+    epoch: Option<u64>,
+    /// Indexes of the sentinels that name it.
+    sentinels: Vec<usize>,
+}
+
+/// Returns the servers that sentinels name, the most credible one first: the one with the newest configuration epoch, never
+/// the one that most sentinels name. Where the epochs do not decide, the server in use stays. If it is not among them, the
+/// order of the addresses decides, which is the same in all processes.
+fn candidates(opinions: &[Opinion], current: Option<&str>) -> Vec<Candidate> {
+    let mut found = Vec::<Candidate>::new();
+    for Opinion { sentinel, master, epoch } in opinions {
+        match found.iter_mut().find(|candidate| candidate.address == *master) {
+            Some(candidate) => {
+                candidate.epoch = candidate.epoch.max(*epoch);
+                candidate.sentinels.push(*sentinel);
+            }
+            None => {
+                found.push(Candidate { address: master.clone(), epoch: *epoch, sentinels: vec![*sentinel] });
+            }
+        }
+    }
+    // An unknown epoch can be compared with none.
+    let epochs_decide = found.iter().all(|candidate| candidate.epoch.is_some());
+    found.sort_by_cached_key(|Candidate { address, epoch, .. }| {
+        let epoch = epoch.filter(|_| epochs_decide);
+        (Reverse(epoch), current != Some(address), address.clone())
+    });
+    found
+}
+
+/// Returns those of the named servers that may replace the one in use, which works: they stand before it, and are no older
+/// masters than it was when it was chosen.
+fn replacements(named: &[Candidate], current: &str, epoch_in_use: Option<u64>) -> Vec<Candidate> {
+    let is_older = |candidate: &&Candidate| {
+        candidate.epoch.zip(epoch_in_use).is_some_and(|(epoch, in_use)| epoch < in_use)
+    };
+    let preferred = named.iter().take_while(|candidate| candidate.address != current);
+    preferred.filter(|candidate| !is_older(candidate)).cloned().collect()
+}
+
+impl Candidate {
+    /// Reports whether another candidate is an older master.
+    fn is_newer_than(&self, other: &Self) -> bool {
+        self.epoch.zip(other.epoch).is_some_and(|(this, other)| this > other)
+    }
+}
+
+/// The server, with the epoch by which it can be compared.
+impl fmt::Display for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.epoch {
+            Some(epoch) => write!(f, "{} (epoch {epoch})", self.address),
+            None => f.write_str(&self.address),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn opinion(sentinel: usize, master: &str, epoch: Option<u64>) -> Opinion {
+        Opinion { sentinel, master: master.into(), epoch }
+    }
+
+    fn order(opinions: &[Opinion], current: Option<&str>) -> Vec<String> {
+        candidates(opinions, current).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn the_newest_epoch_is_believed_and_not_the_majority() {
+        let opinions = [opinion(0, "a:1", Some(3)), opinion(1, "a:1", Some(3)), opinion(2, "b:1", Some(4))];
+        for current in [None, Some("a:1"), Some("b:1"), Some("c:1")] {
+            assert_eq!(order(&opinions, current), ["b:1 (epoch 4)", "a:1 (epoch 3)"]);
+        }
+        assert_eq!(candidates(&opinions, None)[1].sentinels, [0, 1]);
+    }
+
+    #[test]
+    fn where_epochs_do_not_decide_the_server_in_use_stays() {
+        for (left, right) in [(Some(3), Some(3)), (None, Some(9)), (Some(9), None), (None, None)] {
+            let opinions = [opinion(0, "b:1", left), opinion(1, "a:1", right)];
+            let first = |current| candidates(&opinions, current)[0].address.clone();
+            assert_eq!(first(Some("b:1")), "b:1");
+            assert_eq!(first(Some("a:1")), "a:1");
+            assert_eq!((first(None), first(Some("c:1"))), ("a:1".into(), "a:1".into()));
+        }
+    }
+
+    proptest! {
+        /// Processes that hear the same sentinels, in any order, use the same one if the epochs decide or none is in use.
+        #[test]
+        fn all_processes_believe_the_same(
+            said in prop::collection::vec((0..4u8, prop::option::of(0..4u64)), 1..6),
+            turn in 0..6usize,
+            current in prop::option::of(0..4u8),
+        ) {
+            let name = |server: u8| format!("{server}:1");
+            let mut opinions: Vec<_> =
+                said.iter().enumerate().map(|(at, (server, epoch))| opinion(at, &name(*server), *epoch)).collect();
+            let first = candidates(&opinions, None);
+            let middle = turn % opinions.len();
+            opinions.rotate_left(middle);
+            let again = candidates(&opinions, None);
+            prop_assert_eq!(&first[0].address, &again[0].address);
+            let current = current.map(name);
+            let other = candidates(&opinions, current.as_deref());
+            let all_known = first.iter().all(|candidate| candidate.epoch.is_some());
+            let decided = first.len() < 2 || all_known && first[0].is_newer_than(&first[1]);
+            if decided {
+                prop_assert_eq!(&first[0].address, &other[0].address);
+            }
+        }
+    }
 }

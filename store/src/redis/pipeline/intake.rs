@@ -1,22 +1,128 @@
-//! The worker's end of the queue, and the batches that it forms.
+//! The queue between a node and its worker, and the batches that the worker's end forms.
+//!
+//! A check of a shape that the small scripts know goes to them, unless they
+//! recently left a check of one of its limits undecided: after an edit of a policy, counters may hold further
+//! records for a while, and without this memory each of their checks would need two calls.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
+use tokio::sync::Notify;
 use tokio::sync::mpsc::Receiver;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Duration, Instant, timeout};
 
 use super::metrics::add;
-use super::queue::{QueueItem, RepeatedBatch, SecondCallSignal};
-use super::script_choice::ScriptChoice;
-use super::settings::PipelineSettings;
-use super::write::ScriptCall;
+use super::write::{PipelineSettings, ScriptCall};
+use crate::check::{Counter, LimitSpec};
 use crate::failure::StoreError;
-use crate::redis::batch::{Batch, BatchGroup, MAX_RECORDS, MAX_WAITING, PendingOperation};
+use crate::redis::batch::{Batch, BatchGroup, MAX_RECORDS, MAX_WAITING, Operation, PendingOperation};
 use crate::redis::connect::ServerClock;
 use crate::redis::script::{CallContext, encode};
 use crate::redis::scripts::Script;
+
+/// Work for a server.
+#[derive(Debug)]
+pub(crate) enum QueueItem {
+    /// A new operation.
+    New(BatchGroup, PendingOperation),
+    /// A batch that a server redirected, or that a small script did not decide.
+    Repeated(Box<RepeatedBatch>),
+}
+
+/// A batch that is sent again, for another server or another script.
+#[derive(Debug)]
+pub(crate) struct RepeatedBatch {
+    pub(crate) group: BatchGroup,
+    pub(crate) batch: Batch,
+    /// Whether the call follows an ASKING command.
+    pub(crate) asking: bool,
+    /// Number of times that the batch was redirected.
+    pub(crate) redirects: u32,
+}
+
+impl QueueItem {
+    /// Returns an error to all callers.
+    pub(crate) fn fail(self, error: &StoreError) {
+        match self {
+            Self::New(_, pending) => pending.operation.fail(error.clone()),
+            Self::Repeated(repeated) => repeated.batch.fail(error),
+        }
+    }
+}
+
+/// Wakes the worker when enough operations wait to send a second call while the first one is in flight.
+#[derive(Debug, Default)]
+pub(super) struct SecondCallSignal {
+    /// Whether exactly one call is in flight.
+    one_in_flight: AtomicBool,
+    notify: Notify,
+    /// Number of waiting operations that suffices for a second call.
+    threshold: AtomicUsize,
+}
+
+impl SecondCallSignal {
+    pub(super) fn set_in_flight(&self, calls: usize) {
+        self.one_in_flight.store(calls == 1, Relaxed);
+    }
+
+    pub(super) fn threshold(&self) -> usize {
+        self.threshold.load(Relaxed)
+    }
+
+    pub(super) fn set_threshold(&self, waiting: usize) {
+        self.threshold.store(waiting, Relaxed);
+    }
+
+    /// Wakes the worker if this number of waiting operations suffices.
+    pub(super) fn notify_if_reached(&self, waiting: impl FnOnce() -> usize) {
+        if self.one_in_flight.load(Relaxed)
+            && waiting() >= self.threshold()
+            && self.one_in_flight.swap(false, Relaxed)
+        {
+            self.notify.notify_one();
+        }
+    }
+
+    /// Waits for [`SecondCallSignal::notify_if_reached`].
+    pub(super) async fn reached(&self) {
+        self.notify.notified().await;
+    }
+}
+
+/// Duration for which the general script decides all checks of a limit after an undecided one.
+const GENERAL_FOR: Duration = Duration::from_secs(1);
+
+/// Limits whose checks the general script decides for now, by their address. A wrong entry, because another
+/// limit has taken the address, only affects the price of its checks.
+#[derive(Debug, Default)]
+pub(super) struct ScriptChoice {
+    general_until: HashMap<usize, Instant>,
+}
+
+impl ScriptChoice {
+    /// Returns the script that decides an operation.
+    pub(super) fn script_of(&self, operation: &Operation, now: Instant) -> Script {
+        let counters = operation.counters();
+        let is_general = |counter: &Counter| {
+            self.general_until.get(&address(&counter.limit)).is_some_and(|&until| now < until)
+        };
+        if counters.iter().any(is_general) { Script::General } else { Script::of(counters) }
+    }
+
+    /// Records a batch of undecided checks.
+    pub(super) fn record_undecided(&mut self, batch: &Batch, now: Instant) {
+        self.general_until.retain(|_, until| now < *until);
+        for counter in batch.entries().0.iter().flat_map(Operation::counters) {
+            self.general_until.insert(address(&counter.limit), now + GENERAL_FOR);
+        }
+    }
+}
+
+fn address(limit: &Arc<LimitSpec>) -> usize {
+    Arc::as_ptr(limit) as usize
+}
 
 /// Number of different operations that must wait for a second call to be worth its price: smaller batches
 /// cost the server more per check.

@@ -10,13 +10,10 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
 use tokio::time::{Instant, sleep};
 
-use super::circuit::{Circuit, Info};
-use super::failure_log::FailureLog;
-use super::intake::{Idle, Intake};
+use super::circuit::{Circuit, FailureLog, Info};
+use super::intake::{Idle, Intake, RepeatedBatch};
 use super::metrics::add;
-use super::queue::RepeatedBatch;
-use super::settings::PipelineSettings;
-use super::write::{CompletedWrite, ScriptCall, WritesInFlight};
+use super::write::{CompletedWrite, PipelineSettings, ScriptCall, WritesInFlight};
 use crate::eviction::Eviction;
 use crate::failure::{StoreError, StoreFault};
 use crate::fault_cause::FaultCause;

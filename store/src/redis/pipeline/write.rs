@@ -1,10 +1,10 @@
 //! Script calls in flight. One write carries one call of each script, in a cluster for each hash slot; the
-//! replies come in the same order.
+//! replies come in the same order. With the values that all workers of a store share.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -12,8 +12,10 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, RedisResult, Value};
 use tokio::time::{Instant, timeout};
 
+use super::metrics::MetricsRecorder;
 use crate::redis::batch::{Batch, BatchGroup};
-use crate::redis::script::{ScriptArguments, Scripts, is_no_script};
+use crate::redis::connect::Redirect;
+use crate::redis::script::{KeyNames, ScriptArguments, Scripts, is_no_script};
 use crate::redis::scripts::Script;
 
 /// One script call.
@@ -157,4 +159,33 @@ async fn write(
             asking.and(reply)
         })
         .collect()
+}
+
+/// Values that all workers of a store share.
+#[derive(Clone)]
+pub(crate) struct PipelineSettings {
+    pub(crate) scripts: Arc<Scripts>,
+    pub(crate) names: KeyNames,
+    /// A key that calls without an operation name. A cluster's servers do not have it, and managed users may not use it.
+    pub(crate) probe_key: Option<Arc<str>>,
+    pub(crate) budget: Duration,
+    pub(crate) metrics: Arc<MetricsRecorder>,
+    /// Handles redirections; `None` outside of a cluster.
+    pub(crate) redirects: Option<Weak<dyn RedirectHandler>>,
+}
+
+impl PipelineSettings {
+    /// Returns the cluster that handles redirections, if there is one.
+    pub(super) fn redirect_handler(&self) -> Option<Arc<dyn RedirectHandler>> {
+        self.redirects.as_ref().and_then(Weak::upgrade)
+    }
+}
+
+/// A cluster, as the workers of its servers see it.
+pub(crate) trait RedirectHandler: Send + Sync {
+    /// Reads the cluster's hash slots again soon, because a server has failed.
+    fn refresh_soon(&self);
+
+    /// Sends a call again that the server at `from` redirected, and that had no effect there.
+    fn redirect(self: Arc<Self>, redirect: Redirect, from: &str, call: ScriptCall);
 }

@@ -1,19 +1,15 @@
 //! Routing in a Redis Cluster. A check goes in; it is sent to the master that serves its hash slot, or slot
 //! by slot to several.
 //!
-//! - [`slot_map`]: which server serves which hash slot.
 //! - [`cluster`]: the cluster: finds the server of a key and sends operations to it.
 //! - [`multi_slot`]: a check of counters in several hash slots.
 //! - [`redirect`]: calls that a server redirects to another one.
-//! - [`judge`]: whether a server's view of the cluster is believed.
 //! - [`refresh`]: the task that keeps the map up to date.
 
 mod cluster;
-mod judge;
 mod multi_slot;
 mod redirect;
 mod refresh;
-mod slot_map;
 
 pub(crate) use cluster::Cluster;
 pub(crate) use multi_slot::check as check_slots;

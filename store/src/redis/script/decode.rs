@@ -1,13 +1,13 @@
-//! A script's reply as the states of counters.
+//! A script's reply as the states of counters, and the responses to a batch's callers. The states go through the limiter's own functions,
+//! so that the numbers in response headers have one definition.
 
 use redis::Value;
-use sluice_limiter::RecordView;
-use sluice_limiter::{Holder, MAX_COUNT, Overrun, Rate, Record, Reserved, SlotsFound};
+use sluice_limiter::{Holder, MAX_COUNT, Overrun, Rate, Record, RecordView, Reserved, SlotsFound};
 use smallvec::SmallVec;
 
 use super::key_names::KeyNames;
-use crate::check::LimitSpec;
-use crate::failure::StoreFault;
+use crate::check::{CheckResponse, Counter, Grant, LimitSpec};
+use crate::failure::{StoreError, StoreFault};
 use crate::key_usage::{CounterSet, KeyUsage, KeyUsages};
 use crate::redis::batch::{Batch, Operation, others};
 use crate::redis::scripts::Script;
@@ -18,14 +18,14 @@ pub(crate) struct InvalidReply;
 
 /// The state of one rate, as the script returns it.
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum RateState {
     Record(Record),
     /// The part of a log, or of a concurrency limit, that a decision needs.
     View(RecordView),
 }
 
 /// The states of all rates of all counters of a check.
-pub(super) type States = SmallVec<[State; 2]>;
+pub(super) type States = SmallVec<[RateState; 2]>;
 
 /// The counters that a check has created, and what is known about keys whose number is limited.
 #[derive(Debug, Default)]
@@ -183,8 +183,8 @@ impl Reply {
         let mut new = NewKeys::default();
         new.note(own, limit, keys, names);
         let after = |record: &Record| Record { current: record.current + admitted, ..record.clone() };
-        let mut states: States = shared.iter().map(after).map(State::Record).collect();
-        states.insert_many(own, own_records.into_iter().map(State::Record));
+        let mut states: States = shared.iter().map(after).map(RateState::Record).collect();
+        states.insert_many(own, own_records.into_iter().map(RateState::Record));
         Ok((EntryResult::Decided(admitted, states, new), admitted))
     }
 
@@ -281,12 +281,12 @@ impl Reply {
         Ok(())
     }
 
-    fn state(&mut self, rate: &Rate) -> Result<State, InvalidReply> {
+    fn state(&mut self, rate: &Rate) -> Result<RateState, InvalidReply> {
         let tag = rate.tag();
         let (first, second) = (count(&mut self.rest)?, count(&mut self.rest)?);
         if tag.has_view() {
             let leaves = count(&mut self.rest)?;
-            return Ok(State::View(RecordView { newest: first, used: second, leaves }));
+            return Ok(RateState::View(RecordView { newest: first, used: second, leaves }));
         }
         let mut record = Record { window: first, current: second.min(MAX_COUNT), ..Record::empty(tag, 0) };
         if tag.has_tail() {
@@ -307,7 +307,7 @@ impl Reply {
         if rate.soft.is_some() {
             record.overrun = Overrun { since: count(&mut self.rest)?, last: count(&mut self.rest)? };
         }
-        Ok(State::Record(record))
+        Ok(RateState::Record(record))
     }
 }
 
@@ -350,4 +350,101 @@ fn broken(first: i64) -> Option<EntryResult> {
 fn count(values: &mut std::vec::IntoIter<Value>) -> Result<u64, InvalidReply> {
     let n = u64::try_from(integer(values)?).map_err(|_| InvalidReply)?;
     if n < 1 << 50 { Ok(n) } else { Err(InvalidReply) }
+}
+
+/// Sends a response to every caller of the batch whose check is decided. Returns the others, as a batch for the
+/// general script. If any part of the reply is invalid, every caller receives an error.
+pub(crate) fn respond(
+    mut reply: Reply,
+    batch: Batch,
+    names: &KeyNames,
+) -> Result<Option<Batch>, InvalidReply> {
+    let results = reply.results(&batch, names);
+    let invalid = results.is_err();
+    let mut results = results.unwrap_or_default().into_iter();
+    let (deadline, mut undecided) = (batch.first_deadline(), Vec::new());
+    for entry in batch.into_entries() {
+        match results.next().unwrap_or(EntryResult::Broken(StoreFault::Nonsense)) {
+            EntryResult::Undecided => undecided.push(entry),
+            result => respond_to_entry(entry, result, reply.micros),
+        }
+    }
+    if invalid {
+        return Err(InvalidReply);
+    }
+    Ok((!undecided.is_empty()).then(|| Batch::of_entries(Script::General, undecided, deadline)))
+}
+
+/// Sends the responses of one entry. Of equal checks the first `admitted` pass, each with the state after its
+/// own charge.
+fn respond_to_entry(entry: Operation, result: EntryResult, now: u64) {
+    let (admitted, after, new) = match result {
+        EntryResult::Decided(admitted, after, new) => (admitted, after, new),
+        EntryResult::Settled(found) => {
+            match entry {
+                Operation::Settle(_, caller) => drop(caller.send(Ok(found))),
+                Operation::Charge(_, caller) => drop(caller.send(Ok(()))),
+                Operation::Reset(_, caller) => drop(caller.send(Ok(now))),
+                Operation::Check(..) | Operation::Acquire(..) | Operation::Find(..) | Operation::Take(..) => {
+                }
+            }
+            return;
+        }
+        EntryResult::Found(found) => {
+            if let Operation::Find(_, caller) = entry {
+                let _ = caller.send(Ok(found));
+            }
+            return;
+        }
+        EntryResult::Taken(taken) => {
+            if let Operation::Take(.., caller) = entry {
+                let _ = caller.send(Ok(taken));
+            }
+            return;
+        }
+        EntryResult::Broken(fault) => return entry.fail(StoreError::Unavailable(fault)),
+        EntryResult::Undecided => return entry.fail(StoreError::Unavailable(StoreFault::Nonsense)),
+    };
+    let with_new_keys =
+        |response| CheckResponse { created: new.created, key_usages: new.usages.clone(), ..response };
+    match entry {
+        Operation::Check(check, callers) => {
+            for (index, caller) in (0u64..).zip(callers) {
+                let _ = caller.send(Ok(with_new_keys(response(&check, &after, admitted, index, now))));
+            }
+        }
+        Operation::Acquire(counter, wanted, caller) => {
+            let granted = admitted.min(wanted);
+            let response = with_new_keys(response(&[counter], &after, granted, granted, now));
+            let _ = caller.send(Ok(Grant { granted, response }));
+        }
+        correction => correction.fail(StoreError::Unavailable(StoreFault::Nonsense)),
+    }
+}
+
+/// Returns the response to the check at this index among equal ones, given the states after all of them.
+fn response(check: &[Counter], after: &States, admitted: u64, index: u64, now: u64) -> CheckResponse {
+    let mut decisions = SmallVec::new();
+    let passes = index < admitted;
+    let rates = check.iter().flat_map(|counter| counter.limit.rates.iter().map(move |rate| (counter, rate)));
+    for ((counter, rate), state) in rates.zip(after) {
+        let (cost, now) = (counter.cost, now + rate.phase(counter.key.0));
+        let later = if passes { (admitted - 1 - index).saturating_mul(cost).min(MAX_COUNT) } else { 0 };
+        decisions.push(match state {
+            RateState::Record(record) => {
+                // The record is already rolled; rolling it again only returns its effective time.
+                let (mut record, at) = rate.roll(Some(record.clone()), now);
+                if later > 0 {
+                    record = rate.undo_charge(record, at, later);
+                }
+                let room = passes || rate.has_room(&record, at, cost);
+                rate.decision(&record, at, cost, room, passes)
+            }
+            RateState::View(view) => {
+                let view = RecordView { used: view.used.saturating_sub(later), ..*view };
+                rate.decide_from_view(&view, now, cost, passes || rate.view_has_room(&view, now, cost))
+            }
+        });
+    }
+    CheckResponse::new(passes, now, decisions)
 }

@@ -4,8 +4,7 @@
 //! - [`key_names`]: the names of keys in Redis.
 //! - [`mod@encode`]: a batch as the arguments of its script.
 //! - [`call`]: the call of a script.
-//! - [`decode`]: the script's reply as the states of counters.
-//! - [`mod@respond`]: the responses to a batch's callers, computed from these states.
+//! - [`decode`]: the script's reply as the states of counters, and the responses that follow from them.
 //!
 //! The scripts are in `lua/`.
 
@@ -13,12 +12,11 @@ mod call;
 mod decode;
 mod encode;
 mod key_names;
-mod respond;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use self::decode::respond;
 pub(crate) use call::{ScriptArguments, Scripts, is_no_script, send};
 pub(crate) use decode::{Reply, read_time};
 pub(crate) use encode::{CallContext, encode};
 pub(crate) use key_names::KeyNames;
-pub(crate) use respond::respond;

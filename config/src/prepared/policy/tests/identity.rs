@@ -8,7 +8,7 @@ use proptest::sample::select;
 use crate::overrides::{DENY, Override, OverrideTable, UNLIMITED, client_digest};
 use crate::policy::BlobHash;
 use crate::prepared::Blobs;
-use crate::prepared::explanation::Explained;
+use crate::prepared::Explained;
 use crate::{KeySecret, PreparedPolicy, RequestAttributes};
 
 /// The treatment of a request.

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use crate::overrides::{DENY, Override, OverrideTable, UNLIMITED, client_digest};
 use crate::policy::BlobHash;
 use crate::prepared::Blobs;
-use crate::prepared::explanation::Explained;
+use crate::prepared::Explained;
 use crate::{KeySecret, PreparedPolicy, RequestAttributes};
 
 /// Returns one rate as JSON.

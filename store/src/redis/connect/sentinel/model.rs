@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::opinion::{Candidate, Opinion, candidates, replacements};
+use super::{Candidate, Opinion, candidates, replacements};
 
 const SERVERS: u8 = 3;
 
