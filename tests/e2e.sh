@@ -115,7 +115,7 @@ else
   tests/node/node.sh load "$previous/sluice-operator.tar" "$previous/sluice-sidecar.tar"
   export SLUICE_E2E_PREVIOUS_CHART=$previous/charts/sluice SLUICE_E2E_PREVIOUS_TAG=$previous_tag
   # The version of its messages.
-  SLUICE_E2E_PREVIOUS_MESSAGES=$(grep -rhoP 'pub const VERSION: u32 = \K\d+' "$previous/config/src/message")
+  SLUICE_E2E_PREVIOUS_MESSAGES=$(grep -rhoP 'pub const VERSION: u32 = \K\d+' "$previous/config/src")
   export SLUICE_E2E_PREVIOUS_MESSAGES
   e2e installation::
   # These leave the installation alone, and mostly wait.
