@@ -19,7 +19,10 @@ use std::cell::OnceCell;
 
 use smallvec::SmallVec;
 
-use self::decode::{Invalid, decode, drop_parameters, has_unicode_escape, octet, unicode_escapes};
+use self::decode::{
+    Invalid, decode, drop_parameters, has_backslash, has_dot_segment, has_encoded_slash, has_invalid,
+    has_unicode_escape, script,
+};
 use crate::effort::note;
 
 pub(crate) use self::decode::unicode_escape;
@@ -392,17 +395,6 @@ fn bytes_of_readings(path: &str) -> usize {
     path.len() + readings + of_limits
 }
 
-/// Returns where a segment of a path begins and ends that names a script of PHP, if others follow it.
-fn script(path: &str) -> Option<(usize, usize)> {
-    let bytes = path.as_bytes();
-    let is_end = |&at: &usize| {
-        bytes[at] == b'/'
-            && bytes[..at].last_chunk::<4>().is_some_and(|end| end.eq_ignore_ascii_case(b".php"))
-    };
-    let end = (1..bytes.len()).find(is_end)?;
-    Some((path[..end].rfind('/')?, end))
-}
-
 /// Returns the paths of a target that begins with two slashes. Some applications take what follows the slashes as a host, as in a
 /// reference to `//host/path`.
 fn after_authority(path: &str) -> SmallVec<[&str; 3]> {
@@ -555,36 +547,6 @@ impl Shape {
 #[inline]
 fn is_plain(path: &str) -> bool {
     Shape::of(path) == Shape::Plain
-}
-
-/// Reports whether a path has an encoded slash or backslash.
-fn has_encoded_slash(path: &str) -> bool {
-    let is_slash = |at: &[u8]| matches!(at, [b'%', b'2', b'f' | b'F'] | [b'%', b'5', b'c' | b'C']);
-    path.as_bytes().windows(3).any(is_slash) || unicode_escapes(path).any(|c| matches!(c, '/' | '\\'))
-}
-
-fn has_backslash(path: &str) -> bool {
-    path.contains('\\')
-        || path.contains("%5c")
-        || path.contains("%5C")
-        || unicode_escapes(path).any(|c| c == '\\')
-}
-
-/// Reports whether a segment is `.` or `..`, encoded or not, with parameters or not, whatever separates segments.
-fn has_dot_segment(path: &str) -> bool {
-    let has_dots = |invalid| {
-        decode(path, true, true, invalid).split(['/', ';']).any(|segment| matches!(segment, "." | ".."))
-    };
-    has_dots(Invalid::Dropped) || has_unicode_escape(path) && has_dots(Invalid::Unicode)
-}
-
-/// Reports whether a path has percent signs that encode nothing, or octets that are not valid UTF-8.
-fn has_invalid(path: &str) -> bool {
-    let Some(first) = path.find('%') else { return false };
-    let bytes = &path.as_bytes()[first..];
-    let is_encoded = |(at, byte): (usize, &u8)| *byte != b'%' || octet(bytes.get(at + 1..at + 3)).is_some();
-    !bytes.iter().enumerate().all(is_encoded)
-        || percent_encoding::percent_decode(bytes).decode_utf8().is_err()
 }
 
 /// Returns the path as an application with these answers understands it, without a slash at its end, and whether it

@@ -87,7 +87,7 @@ pub(super) fn decode(
 }
 
 /// Returns the octet that two hexadecimal digits stand for.
-pub(super) fn octet(digits: Option<&[u8]>) -> Option<u8> {
+fn octet(digits: Option<&[u8]>) -> Option<u8> {
     let &[high, low] = digits? else { return None };
     let digit = |byte: u8| char::from(byte).to_digit(16);
     u8::try_from(digit(high)? * 16 + digit(low)?).ok()
@@ -101,10 +101,51 @@ pub(crate) fn unicode_escape(text: &[u8]) -> Option<char> {
 }
 
 /// Iterates over the characters that are written as `%u006c`.
-pub(super) fn unicode_escapes(path: &str) -> impl Iterator<Item = char> {
+fn unicode_escapes(path: &str) -> impl Iterator<Item = char> {
     path.as_bytes().windows(6).filter_map(unicode_escape)
 }
 
 pub(super) fn has_unicode_escape(path: &str) -> bool {
     unicode_escapes(path).next().is_some()
+}
+
+/// Reports whether a path has an encoded slash or backslash.
+pub(super) fn has_encoded_slash(path: &str) -> bool {
+    let is_slash = |at: &[u8]| matches!(at, [b'%', b'2', b'f' | b'F'] | [b'%', b'5', b'c' | b'C']);
+    path.as_bytes().windows(3).any(is_slash) || unicode_escapes(path).any(|c| matches!(c, '/' | '\\'))
+}
+
+pub(super) fn has_backslash(path: &str) -> bool {
+    path.contains('\\')
+        || path.contains("%5c")
+        || path.contains("%5C")
+        || unicode_escapes(path).any(|c| c == '\\')
+}
+
+/// Reports whether a segment is `.` or `..`, encoded or not, with parameters or not, whatever separates segments.
+pub(super) fn has_dot_segment(path: &str) -> bool {
+    let has_dots = |invalid| {
+        decode(path, true, true, invalid).split(['/', ';']).any(|segment| matches!(segment, "." | ".."))
+    };
+    has_dots(Invalid::Dropped) || has_unicode_escape(path) && has_dots(Invalid::Unicode)
+}
+
+/// Reports whether a path has percent signs that encode nothing, or octets that are not valid UTF-8.
+pub(super) fn has_invalid(path: &str) -> bool {
+    let Some(first) = path.find('%') else { return false };
+    let bytes = &path.as_bytes()[first..];
+    let is_encoded = |(at, byte): (usize, &u8)| *byte != b'%' || octet(bytes.get(at + 1..at + 3)).is_some();
+    !bytes.iter().enumerate().all(is_encoded)
+        || percent_encoding::percent_decode(bytes).decode_utf8().is_err()
+}
+
+/// Returns where a segment of a path begins and ends that names a script of PHP, if others follow it.
+pub(super) fn script(path: &str) -> Option<(usize, usize)> {
+    let bytes = path.as_bytes();
+    let is_end = |&at: &usize| {
+        bytes[at] == b'/'
+            && bytes[..at].last_chunk::<4>().is_some_and(|end| end.eq_ignore_ascii_case(b".php"))
+    };
+    let end = (1..bytes.len()).find(is_end)?;
+    Some((path[..end].rfind('/')?, end))
 }

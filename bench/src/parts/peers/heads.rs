@@ -101,6 +101,9 @@ pub(crate) async fn measure(cores: Cores) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// A title, a unit and a value of the table.
+type Value = (&'static str, &'static str, fn(&Round) -> f64);
+
 /// Compares Envoy that shows requests with Envoy that describes them, which ask the same service.
 async fn behind_envoy(cores: Cores, service: &Proxy, grpc: SocketAddr) -> anyhow::Result<Vec<Row>> {
     let upstream = upstream().await?;
@@ -114,7 +117,7 @@ async fn behind_envoy(cores: Cores, service: &Proxy, grpc: SocketAddr) -> anyhow
     let comparison =
         Comparison { contenders: &contenders, protocol, path, clients: CLIENTS, requests: QUESTIONS };
     let compared = comparison.measure().await?;
-    let values: [(_, _, fn(&Round) -> f64); 3] = [
+    let values: [Value; 3] = [
         ("CPU of Envoy and the service", "us/request", |round| round.cpu),
         ("50 % of responses within", "ms", |round| round.p50),
         ("99 % of responses within", "ms", |round| round.p99),

@@ -1,9 +1,9 @@
 //! The conditions Accepted (the policy is valid) and ResolvedRefs (everything that it refers to can be used).
 
 use sluice_crds::Violation;
+use sluice_crds::ViolationKind;
 use sluice_crds::conditions::{reasons, types};
 use sluice_crds::policy::TargetKind;
-use sluice_crds::ViolationKind;
 
 use crate::conditions::Finding;
 use crate::reconcile::contents::Problem;
@@ -31,7 +31,8 @@ pub(super) fn accepted(observed: &Observed<'_>) -> Finding {
             let message = format!(
                 "{text}. Fix the policy. Until then, sidecars keep its last valid version, if there is one."
             );
-            let is_of_domain = violations.iter().all(|violation| violation.kind == ViolationKind::DomainNotGranted);
+            let is_of_domain =
+                violations.iter().all(|violation| violation.kind == ViolationKind::DomainNotGranted);
             let reason = if is_of_domain { reasons::DOMAIN_NOT_GRANTED } else { reasons::INVALID };
             Finding::new("False", reason, message)
         }
