@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use sluice_limiter::{Algorithm, Period, Rate, Requests};
-use sluice_store::check::{Records, decide, settle};
+use sluice_store::check::{Records, decide, reset, settle};
 use sluice_store::pure::{Block, ChargedWindow};
 use sluice_store::{Counter, KeyHash, LimitSpec, Settlement};
 use stateright::{Model, Property};
@@ -29,6 +29,8 @@ rules! {
         ReturnedOnce = "lease.returned-once" keeps NEVER_MORE;
         /// A return names the instant of the charge, and so its window.
         ReturnNamesCharge = "lease.return-names-charge" keeps NEVER_MORE;
+        /// A holder that is told of a reset forgets what was charged before, and returns nothing of it.
+        ForgetsReset = "lease.forgets-reset" keeps NEVER_MORE;
         /// Quota leaves the block before the call that returns it is sent.
         ReturnLeavesFirst = "lease.return-leaves-first" keeps NEVER_MORE;
     }
@@ -55,6 +57,7 @@ pub struct Budget {
     returns: u8,
     checks: u8,
     deaths: u8,
+    resets: u8,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -64,6 +67,10 @@ struct LeaseHolder {
     acquiring: bool,
     /// The last request: the end of the window whose quota it took, and the instant at which it was admitted.
     last: Option<(u64, usize)>,
+    /// When the counter was reset, until the holder is told.
+    untold: bool,
+    /// Instant of the last reset of which it was told; grants of before are none.
+    removed_at: u64,
 }
 
 /// A message between a holder and the store.
@@ -97,6 +104,8 @@ pub enum Message {
         amount: u64,
         /// Instant of the charge, by the store's clock.
         charged: u64,
+        /// Whether its holder had been told of the last reset.
+        is_told: bool,
     },
 }
 
@@ -110,6 +119,9 @@ pub struct State {
     left: Budget,
     /// Number of requests admitted at each instant.
     admitted: Vec<u64>,
+    /// Instant of the last reset; 0 if there was none. What was returned of before, in spite of it.
+    removed_at: u64,
+    late: u64,
     has_returned: bool,
     has_used_late_grant: bool,
 }
@@ -131,6 +143,10 @@ pub enum Action {
     Check,
     /// A holder dies, and begins again with nothing.
     Die(usize),
+    /// The counter is reset.
+    Reset,
+    /// A holder is told of it.
+    Tell(usize),
     /// A message arrives.
     Arrive(usize),
     /// A message is lost.
@@ -202,14 +218,14 @@ impl Leases {
                 let own = &mut state.holders[holder];
                 own.acquiring = false;
                 own.block.expire(clock);
-                if granted > 0 {
+                if granted > 0 && at > own.removed_at {
                     let sent = if self.rules.has(LeaseRule::FromSending) { sent } else { clock };
                     own.block.add(granted, at, window, sent);
                     own.block.expire(clock);
                     state.has_used_late_grant |= clock > sent && own.block.left() > 0;
                 }
             }
-            Message::Return { amount, charged } => {
+            Message::Return { amount, charged, is_told } => {
                 let names = self.rules.has(LeaseRule::ReturnNamesCharge);
                 let settlement = Settlement {
                     limit: self.spec.clone(),
@@ -220,6 +236,9 @@ impl Leases {
                     least: 0,
                 };
                 settle(&settlement, &mut state.store, now);
+                if charged <= state.removed_at && !is_told {
+                    state.late += amount;
+                }
                 state.has_returned = true;
             }
         }
@@ -246,6 +265,8 @@ impl Model for Leases {
             network: Network::default(),
             left: self.most.clone(),
             admitted: vec![0; self.instants.count()],
+            removed_at: 0,
+            late: 0,
             has_returned: false,
             has_used_late_grant: false,
         }]
@@ -271,9 +292,15 @@ impl Model for Leases {
             if state.left.deaths > 0 {
                 actions.push(Action::Die(n));
             }
+            if holder.untold {
+                actions.push(Action::Tell(n));
+            }
         }
         if state.left.checks > 0 {
             actions.push(Action::Check);
+        }
+        if state.left.resets > 0 {
+            actions.push(Action::Reset);
         }
         for (n, _) in state.network.messages() {
             actions.extend([Action::Arrive(n), Action::Lose(n)]);
@@ -296,8 +323,11 @@ impl Model for Leases {
                 own.block.expire(clock);
                 if own.block.left() > 0 {
                     own.block.remove(1);
-                    own.last = Some((own.block.window_end(), state.step));
-                    state.admitted[state.step] += 1;
+                    // Until it is told, it admits what the reset counter does not know.
+                    if !(own.untold && own.block.charged_since() <= state.removed_at) {
+                        own.last = Some((own.block.window_end(), state.step));
+                        state.admitted[state.step] += 1;
+                    }
                 }
             }
             Action::PutBack(n) => {
@@ -309,16 +339,19 @@ impl Model for Leases {
             Action::Return(n) => {
                 state.left.returns -= 1;
                 let clock = self.clock(&state, n);
+                let is_told = !state.holders[n].untold && state.removed_at > 0;
                 let block = &mut state.holders[n].block;
                 block.expire(clock);
-                let (amount, charged) = (block.left(), block.charged_at());
+                // A block that is merged names its newest charge, of the same window.
+                let charged = if is_told { block.charged_at() } else { block.charged_since() };
+                let amount = block.left();
                 if self.rules.has(LeaseRule::ReturnLeavesFirst) {
                     block.remove(amount);
                 }
                 if amount > 0 {
-                    state.network.send(Message::Return { amount, charged });
+                    state.network.send(Message::Return { amount, charged, is_told });
                     if !self.rules.has(LeaseRule::ReturnedOnce) {
-                        state.network.send(Message::Return { amount, charged });
+                        state.network.send(Message::Return { amount, charged, is_told });
                     }
                 }
             }
@@ -343,6 +376,26 @@ impl Model for Leases {
                     other => other,
                 });
             }
+            Action::Reset => {
+                state.left.resets -= 1;
+                let now = self.now(&state);
+                state.store = reset(&self.spec, &state.store, now);
+                state.removed_at = now;
+                state.admitted.fill(0);
+                for holder in &mut state.holders {
+                    (holder.untold, holder.last) = (true, None);
+                }
+            }
+            Action::Tell(n) => {
+                let own = &mut state.holders[n];
+                own.untold = false;
+                if self.rules.has(LeaseRule::ForgetsReset) {
+                    own.removed_at = state.removed_at;
+                    if own.block.charged_since() <= state.removed_at {
+                        own.block.remove(own.block.left());
+                    }
+                }
+            }
             Action::Arrive(at) => {
                 let message = state.network.take(at);
                 self.arrive(&mut state, message);
@@ -366,7 +419,7 @@ impl Model for Leases {
                     let window = |step| model.instants.window_of(step, rate.period.micros());
                     (0..=state.step).all(|begin| {
                         let same = (0..=state.step).filter(|&step| window(step) == window(begin));
-                        same.map(|step| state.admitted[step]).sum::<u64>() <= rate.requests.get()
+                        same.map(|step| state.admitted[step]).sum::<u64>() <= rate.requests.get() + state.late
                     })
                 })
             }),
@@ -391,9 +444,8 @@ impl Model for Leases {
 mod tests {
     use super::*;
     use crate::check::{holds, needs_each_rule};
-    use crate::rules::Rule as _;
 
-    const FEW: Budget = Budget { acquisitions: 2, returns: 1, checks: 2, deaths: 1 };
+    const FEW: Budget = Budget { acquisitions: 2, returns: 1, checks: 2, deaths: 1, resets: 0 };
 
     /// Two holders, one with a clock that is slower by a thousandth.
     fn leases(rates: &[(u64, u64)], algorithm: Algorithm, most: Budget) -> Leases {
@@ -411,15 +463,33 @@ mod tests {
         holds(&leases(&[(2, 1000), (3, 2000)], Algorithm::FIXED_WINDOW, FEW));
     }
 
+    /// A counter that is reset.
+    fn resetting() -> Leases {
+        let most = Budget { acquisitions: 2, returns: 1, checks: 1, deaths: 0, resets: 1 };
+        leases(&[(2, 1000)], Algorithm::FIXED_WINDOW, most)
+    }
+
+    #[test]
+    fn a_reset_counter_admits_the_number_once_more() {
+        holds(&resetting());
+    }
+
     #[test]
     fn leases_need_each_rule() {
-        needs_each_rule(&[(leases(&[(2, 1000)], Algorithm::FIXED_WINDOW, FEW), LeaseRule::ALL)]);
+        let rules = &[
+            LeaseRule::FromSending,
+            LeaseRule::ReturnedOnce,
+            LeaseRule::ReturnNamesCharge,
+            LeaseRule::ReturnLeavesFirst,
+        ];
+        let usual = leases(&[(2, 1000)], Algorithm::FIXED_WINDOW, FEW);
+        needs_each_rule(&[(usual, rules), (resetting(), &[LeaseRule::ForgetsReset])]);
     }
 
     #[test]
     #[ignore = "make models"]
     fn more_leases_never_admit_more_than_the_number() {
-        let more = Budget { acquisitions: 3, returns: 1, checks: 1, deaths: 1 };
+        let more = Budget { acquisitions: 3, returns: 1, checks: 1, deaths: 1, resets: 0 };
         holds(&leases(&[(3, 1000)], Algorithm::FIXED_WINDOW, more));
     }
 }

@@ -14,6 +14,9 @@ pub struct Block {
     window_end: u64,
     /// Instant of the store's clock that identifies the charge.
     charged_at: u64,
+    /// Instant of the oldest charge that is in the block.
+    // Rule: lease.forgets-reset.
+    charged_since: u64,
 }
 
 impl Block {
@@ -45,6 +48,12 @@ impl Block {
     #[must_use]
     pub fn charged_at(&self) -> u64 {
         self.charged_at
+    }
+
+    /// Returns the instant of the store's clock of the oldest charge that is in the block.
+    #[must_use]
+    pub fn charged_since(&self) -> u64 {
+        self.charged_since
     }
 
     /// Empties the block if it has expired, and returns the quota that is lost thereby.
@@ -79,7 +88,7 @@ impl Block {
             self.expires = self.expires.max(expires);
             0
         } else {
-            (self.window_end, self.expires) = (window.end, expires);
+            (self.window_end, self.expires, self.charged_since) = (window.end, expires, charged_at);
             std::mem::replace(&mut self.left, granted)
         }
     }

@@ -54,6 +54,8 @@ pub(super) struct QuotaLease {
     demand: Demand,
     estimate: CounterEstimate,
     pause: DenialPause,
+    /// Time of the store at which the counter was removed last; what was charged before is forgotten.
+    removed_at: u64,
     /// Quota that expired unused and has not been added to the metrics yet.
     pub(super) expired: u64,
 }
@@ -69,6 +71,7 @@ impl QuotaLease {
             demand: Demand::new(now),
             estimate: CounterEstimate::new(holders),
             pause: DenialPause::default(),
+            removed_at: 0,
             expired: 0,
         }
     }
@@ -138,7 +141,7 @@ impl QuotaLease {
         self.acquiring = false;
         self.expire_block(now);
         self.record_response(spec, terms, granted, response, now);
-        if granted > 0 {
+        if granted > 0 && response.at > self.removed_at {
             let window = ChargedWindow::of(spec, key, response.at, &response.decisions);
             self.expired += self.block.add(granted, response.at, window, sent);
             self.expire_block(now);
@@ -210,10 +213,12 @@ impl QuotaLease {
         (self.block.left() > 0).then(|| self.return_quota(self.block.left()))
     }
 
-    /// Ends the pause, because the counter was removed at this time of the store. Also forgets a block that was charged
-    /// to it.
+    /// Ends the pause, because the counter was removed at this time of the store. Also forgets a block of which a part was
+    /// charged to it, and a grant that is on its way.
     pub(super) fn forget(&mut self, removed_at: u64, now: u64) {
-        if self.block.charged_at() <= removed_at {
+        self.removed_at = self.removed_at.max(removed_at);
+        // Rule: lease.forgets-reset.
+        if self.block.charged_since() <= removed_at {
             // The store has forgotten it too, so it is not returned.
             let _ = self.return_all(now);
         }
@@ -293,5 +298,39 @@ impl QuotaLease {
             largest: self.largest_next,
         };
         block_size(terms, &inputs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_limiter::{Algorithm, Period, Rate, Requests};
+
+    use super::*;
+    use crate::check::{Counter, Records, decide};
+
+    #[test]
+    fn a_lease_forgets_all_that_was_charged_before_a_reset() {
+        let (requests, period) = (Requests::new(100).unwrap(), Period::from_millis(60_000).unwrap());
+        let rate = Rate::new(requests, period, Algorithm::FIXED_WINDOW).unwrap();
+        let spec = std::sync::Arc::new(LimitSpec::new("n/p/l", vec![rate]));
+        let (terms, key) = (LeaseTerms::of(&spec).unwrap(), KeyHash(7));
+        let mut lease = QuotaLease::new(0, 1);
+        let grant = |lease: &mut QuotaLease, at: u64| {
+            let counter = Counter { limit: spec.clone(), key, cost: 5 };
+            let response = decide(&[counter], &mut [Records::new()], 1_699_920_000_000_000 + at);
+            lease.acquired(&spec, key, &terms, 5, 5, &response, at, at);
+            response.at
+        };
+        let removed_at = grant(&mut lease, 10);
+        grant(&mut lease, 20);
+        assert_eq!(lease.block().left(), 10);
+        // A part of the block was charged before.
+        lease.forget(removed_at, 30);
+        assert_eq!(lease.block().left(), 0);
+        // A grant that was on its way.
+        grant(&mut lease, 5);
+        assert_eq!(lease.block().left(), 0);
+        grant(&mut lease, 40);
+        assert_eq!(lease.block().left(), 5);
     }
 }
