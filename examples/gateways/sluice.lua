@@ -12,18 +12,18 @@ local LEFT_OUT = {
   ["te"] = true, ["transfer-encoding"] = true, ["upgrade"] = true, ["sluice-authorization"] = true,
 }
 
--- Removes the headers that `Connection` names: what is behind HAProxy drops them, and a limit must not exempt a request by them.
-local function remove_named(txn)
-  local values = txn.http:req_get_headers()["connection"]
+-- Removes from `Connection` what names other headers: whoever is behind HAProxy would drop them, and they were asked about.
+local function keep_named(txn)
+  local values, upgrades = txn.http:req_get_headers()["connection"], false
   for n = 0, values and #values or -1 do
-    for name in values[n]:lower():gmatch("[^%s,]+") do
-      if not LEFT_OUT[name] then txn.http:req_del_header(name) end
-    end
+    upgrades = upgrades or values[n]:lower():find("upgrade", 1, true) ~= nil
   end
+  txn.http:req_del_header("connection")
+  if upgrades then txn.http:req_set_header("connection", "upgrade") end
 end
 
 local function question(txn)
-  remove_named(txn)
+  keep_named(txn)
   local headers, count = {}, 0
   for name, values in pairs(txn.http:req_get_headers()) do
     if not LEFT_OUT[name] and name:sub(1, 9) ~= "x-sluice-" then

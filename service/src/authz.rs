@@ -43,7 +43,7 @@ pub(crate) async fn answer(
     let attributes = request.attributes.unwrap_or_default();
     let metadata = |name| call.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let extension =
-        |name| attributes.context_extensions.iter().find(|one| one.key == name).map(|one| &*one.value);
+        |name| attributes.context_extensions.iter().rev().find(|one| one.key == name).map(|one| &*one.value);
     let named = Named {
         namespace: extension(EXTENSIONS[0]).or_else(|| metadata(METADATA[0])),
         policy: extension(EXTENSIONS[1]).or_else(|| metadata(METADATA[1])),

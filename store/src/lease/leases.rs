@@ -66,6 +66,8 @@ pub(crate) struct LeasedQuota {
     pub(crate) charged_at: u64,
     /// Identifies the block.
     window_end: u64,
+    /// How often the counter had been reset.
+    resets: u32,
 }
 
 /// A block to acquire from the store. The caller that receives it must make the call, and then report the
@@ -130,6 +132,7 @@ impl Leases {
                     decisions: leased.lease.decisions(spec, now, true),
                     charged_at: leased.lease.block().charged_at(),
                     window_end: leased.lease.block().window_end(),
+                    resets: leased.lease.resets(),
                 };
                 let acquisition = (acquire > 0).then(|| leased.start_acquisition(id, acquire));
                 (LeaseOutcome::Reserved(quota), acquisition)
@@ -154,7 +157,7 @@ impl Leases {
     pub(crate) fn put_back(&self, counter: &PlannedCounter, quota: &LeasedQuota, now: u64) {
         self.counts.admitted.fetch_sub(1, Relaxed);
         if let Some(leased) = self.lock(counter.id()).get_mut(counter.id()) {
-            leased.lease.put_back(now, counter.cost, quota.window_end);
+            leased.lease.put_back(now, counter.cost, quota.window_end, quota.resets);
         }
     }
 

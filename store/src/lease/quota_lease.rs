@@ -54,8 +54,11 @@ pub(super) struct QuotaLease {
     demand: Demand,
     estimate: CounterEstimate,
     pause: DenialPause,
-    /// Time of the store at which the counter was removed last; what was charged before is forgotten.
+    /// Time of the store at which the counter was removed while a block was being acquired, which was charged before if it is not
+    /// later; 0 for none.
     removed_at: u64,
+    /// How often the counter was removed. What was reserved before is not put back.
+    resets: u32,
     /// Quota that expired unused and has not been added to the metrics yet.
     pub(super) expired: u64,
 }
@@ -72,6 +75,7 @@ impl QuotaLease {
             estimate: CounterEstimate::new(holders),
             pause: DenialPause::default(),
             removed_at: 0,
+            resets: 0,
             expired: 0,
         }
     }
@@ -119,10 +123,19 @@ impl QuotaLease {
         LeaseStep::Acquire(size)
     }
 
-    /// Puts back into the block what was reserved for a request that was not admitted after all.
-    pub(super) fn put_back(&mut self, now: u64, cost: u64, window_end: u64) {
+    pub(super) fn resets(&self) -> u32 {
+        self.resets
+    }
+
+    /// Puts back into the block what was reserved, after so many resets, for a request that was not admitted after all.
+    pub(super) fn put_back(&mut self, now: u64, cost: u64, window_end: u64, resets: u32) {
         self.expire_block(now);
-        self.block.put_back(cost, window_end, now);
+        // Rule: lease.forgets-reset.
+        if resets == self.resets {
+            self.block.put_back(cost, window_end, now);
+        } else {
+            self.expired += cost;
+        }
     }
 
     /// Records the response to [`LeaseStep::Acquire`]: `granted` of `wanted`. The call was sent at `sent`.
@@ -141,7 +154,10 @@ impl QuotaLease {
         self.acquiring = false;
         self.expire_block(now);
         self.record_response(spec, terms, granted, response, now);
-        if granted > 0 && response.at > self.removed_at {
+        let removed_at = std::mem::take(&mut self.removed_at);
+        if response.at <= removed_at {
+            self.expired += granted;
+        } else if granted > 0 {
             let window = ChargedWindow::of(spec, key, response.at, &response.decisions);
             self.expired += self.block.add(granted, response.at, window, sent);
             self.expire_block(now);
@@ -174,7 +190,7 @@ impl QuotaLease {
 
     /// Records that a block could not be acquired.
     pub(super) fn acquisition_failed(&mut self) {
-        self.acquiring = false;
+        (self.acquiring, self.removed_at) = (false, 0);
     }
 
     /// Removes quota that this holder will not use before the block expires. Returns it, and the time of the
@@ -216,11 +232,14 @@ impl QuotaLease {
     /// Ends the pause, because the counter was removed at this time of the store. Also forgets a block of which a part was
     /// charged to it, and a grant that is on its way.
     pub(super) fn forget(&mut self, removed_at: u64, now: u64) {
-        self.removed_at = self.removed_at.max(removed_at);
+        self.resets = self.resets.wrapping_add(1);
+        if self.acquiring {
+            self.removed_at = self.removed_at.max(removed_at);
+        }
         // Rule: lease.forgets-reset.
         if self.block.charged_since() <= removed_at {
             // The store has forgotten it too, so it is not returned.
-            let _ = self.return_all(now);
+            self.expired += self.return_all(now).map_or(0, |lost| lost.amount);
         }
         self.pause.end();
     }
@@ -324,13 +343,22 @@ mod tests {
         let removed_at = grant(&mut lease, 10);
         grant(&mut lease, 20);
         assert_eq!(lease.block().left(), 10);
-        // A part of the block was charged before.
+        let (window_end, resets) = (lease.block().window_end(), lease.resets());
+        lease.block.remove(3);
+        // A part of the block was charged before, and a grant is on its way.
+        lease.acquiring = true;
         lease.forget(removed_at, 30);
-        assert_eq!(lease.block().left(), 0);
-        // A grant that was on its way.
+        assert_eq!((lease.block().left(), lease.expired), (0, 7));
         grant(&mut lease, 5);
-        assert_eq!(lease.block().left(), 0);
-        grant(&mut lease, 40);
+        assert_eq!((lease.block().left(), lease.expired), (0, 12));
+        // Later ones are used, also if the clock of the store has gone back.
+        grant(&mut lease, 8);
+        assert_eq!(lease.block().left(), 5);
+        // What was reserved before is not put back, and what is reserved now is.
+        lease.put_back(31, 3, window_end, resets);
+        assert_eq!((lease.block().left(), lease.expired), (5, 15));
+        lease.block.remove(2);
+        lease.put_back(31, 2, window_end, lease.resets());
         assert_eq!(lease.block().left(), 5);
     }
 }

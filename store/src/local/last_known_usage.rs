@@ -124,16 +124,32 @@ impl LastKnownUsage {
 
     /// Stores what a flush has left in the store of each rate, and when, if that is known: the next outage begins with it.
     pub(crate) fn flushed(&self, id: u128, rates: &[FlushedRate]) {
-        let mut usage = KnownUsage { at: u64::MAX, used: [0; MAX_KNOWN_RATES] };
+        let (mut at, mut used) = (u64::MAX, [None; MAX_KNOWN_RATES]);
         for FlushedRate { rate, then } in rates {
-            let Some((used, at)) = *then else { return };
-            usage.at = usage.at.min(at);
-            if let Some(known) = usage.used.get_mut(*rate) {
-                *known = used;
+            let Some((then, then_at)) = *then else { return };
+            at = at.min(then_at);
+            if let Some(known) = used.get_mut(*rate) {
+                *known = Some(then);
             }
         }
+        let usage = KnownUsage { at, used: [0; MAX_KNOWN_RATES] };
         let new = Entry { id, usage, stays_until: 0, epoch: NonZeroU32::MIN };
-        self.replace(id, |before| Entry { usage, ..before.unwrap_or(new) });
+        self.replace(id, |before| {
+            let mut entry = before.unwrap_or(new);
+            if entry.usage.at > at {
+                // A later response has been recorded already.
+                return entry;
+            }
+            // A rate to which nothing was added counts as it did, and from when it did.
+            let mut both = entry.usage.used.iter().zip(&used);
+            if !both.any(|(known, then)| *known > 0 && then.is_none()) {
+                entry.usage.at = at;
+            }
+            for (known, then) in entry.usage.used.iter_mut().zip(used) {
+                *known = then.unwrap_or(*known);
+            }
+            entry
+        });
     }
 
     /// Replaces the entry of a counter.
@@ -173,6 +189,20 @@ mod tests {
     use sluice_limiter::{Algorithm, Period, Requests};
 
     use super::*;
+
+    #[test]
+    fn a_flush_changes_the_rates_that_it_has_added_to_and_nothing_that_is_newer() {
+        let table = LastKnownUsage::new(64);
+        let flushed = |rate, used, at| FlushedRate { rate, then: Some((used, at)) };
+        let known = || table.get(1).map(|usage| (usage.used[0], usage.used[1], usage.at));
+        table.flushed(1, &[flushed(0, 7, 100), flushed(1, 3, 100)]);
+        assert_eq!(known(), Some((7, 3, 100)));
+        table.flushed(1, &[flushed(1, 5, 200)]);
+        assert_eq!(known(), Some((7, 5, 100)));
+        table.flushed(1, &[flushed(0, 8, 300), flushed(1, 6, 300)]);
+        table.flushed(1, &[flushed(0, 1, 299), flushed(1, 1, 299)]);
+        assert_eq!(known(), Some((8, 6, 300)));
+    }
 
     #[test]
     fn the_last_response_replaces_earlier_ones_and_the_oldest_counter_is_evicted() {
