@@ -139,6 +139,11 @@ impl Writes {
         lock(&self.last).insert(key.clone(), now);
     }
 
+    /// Forgets the objects that are not there.
+    pub fn retain(&self, is_there: impl Fn(&ObjectKey) -> bool) {
+        lock(&self.last).retain(|key, _| is_there(key));
+    }
+
     /// Forgets a deleted object.
     pub fn forget(&self, key: &ObjectKey) {
         lock(&self.last).remove(key);

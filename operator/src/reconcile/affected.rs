@@ -167,11 +167,22 @@ async fn count_claimed(context: &Context, claim: Claim<String>, permits: &Semaph
 }
 
 /// Counts the replicas of the policies of a namespace: the pods with a sidecar, and those of the service. A pod without a session is a
-/// replica too, because it admits requests while it cannot reach the operator. Returns the largest number of pods of a policy.
+/// replica too, because it admits requests while it cannot reach the operator. Returns the largest number of pods of a policy. A policy
+/// whose pods cannot be read fails alone.
 async fn count_namespace(context: &Context, namespace: &str) -> kube::Result<usize> {
-    let mut most = 0;
+    let (mut most, mut failed) = (0, None);
     for (uid, selector, by_service) in context.outputs.hub.counted_policies(namespace) {
-        let CountedPods { selected, service } = count(context, namespace, &selector, by_service).await?;
+        let CountedPods { selected, service } = match count(context, namespace, &selector, by_service).await {
+            Ok(counted) => counted,
+            Err(error) => {
+                failed.get_or_insert(error);
+                continue;
+            }
+        };
+        if context.outputs.hub.is_enforced_by_service(&uid) != by_service {
+            // An edit has changed it meanwhile, and queued the namespace again.
+            continue;
+        }
         let replicas = match service.is_empty() {
             true => selected.injected.clone(),
             // A pod of the service that has a sidecar counts once.
@@ -180,5 +191,5 @@ async fn count_namespace(context: &Context, namespace: &str) -> kube::Result<usi
         context.outputs.hub.set_replicas(&uid, &selector, &replicas);
         most = most.max(selected.pods.len());
     }
-    Ok(most)
+    failed.map_or(Ok(most), Err)
 }

@@ -97,7 +97,7 @@ async fn reconcile(context: &Context, claim: &Claim) -> anyhow::Result<()> {
         let outcome = match known {
             Some(known) => known,
             None => {
-                memory.outcomes.forget(key);
+                memory.outcomes.unsettle(key);
                 let Some(outcome) = publish_edit(context, key, &object).await? else { return Ok(()) };
                 let outcome = Arc::new(outcome);
                 memory.outcomes.set(key, &object, &outcome);
@@ -121,9 +121,9 @@ async fn publish_edit(
     key: &PolicyKey,
     object: &DynamicObject,
 ) -> anyhow::Result<Option<Outcome>> {
-    let Context { outputs, home, .. } = context;
+    let Context { outputs, home, memory, .. } = context;
     let uid = object.uid().unwrap_or_default();
-    let mut compiled = validate(object, &home.installation);
+    let mut compiled = memory.outcomes.compiled(key, object, || validate(object, &home.installation));
     let published = outputs.hub.pods(&uid);
     let pods = compiled.as_ref().map_or(published.as_ref(), |compiled| Some(&compiled.pods));
     dereference::watch_targets(context, key, pods);

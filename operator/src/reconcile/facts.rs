@@ -14,7 +14,7 @@ use sluice_config::message::{PolicyFindings, StoreReport};
 use sluice_config::policy::Mode;
 use sluice_config::{CompiledPolicy, PolicyHash};
 use sluice_crds::policy::{EnforcedBy, TargetRef};
-use sluice_crds::{RateLimitPolicyStatus, Violation};
+use sluice_crds::{Compiled, RateLimitPolicyStatus, Violation};
 use tokio::time::Instant;
 
 use crate::cluster::pods::pod::{Pod, PodFacts};
@@ -111,19 +111,40 @@ impl From<PodSelector> for SelectedPods {
     }
 }
 
-/// The outcome of the newest edit of each policy. A report of a sidecar, or a change of a pod, changes nothing of that.
+/// The newest edit of each policy, and its outcome. A report of a sidecar, or a change of a pod, changes nothing of that.
 #[derive(Default)]
 pub struct Outcomes {
     known: Mutex<HashMap<PolicyKey, (EditId, Arc<Outcome>)>>,
+    /// What edits refer to changes far more often than they.
+    compiled: Mutex<HashMap<PolicyKey, (EditId, Compilation)>>,
     hasher: RandomState,
 }
 
 /// The UID of a policy, and the hash of its `spec`.
 type EditId = (Option<String>, u64);
 
+/// A compiled policy, or all its violations.
+pub type Compilation = Result<Compiled, Vec<Violation>>;
+
 impl Outcomes {
     fn id(&self, object: &DynamicObject) -> EditId {
         (object.metadata.uid.clone(), self.hasher.hash_one(object.data.get("spec")))
+    }
+
+    /// Returns an edit, compiled once.
+    pub fn compiled(
+        &self,
+        key: &PolicyKey,
+        object: &DynamicObject,
+        compile: impl FnOnce() -> Compilation,
+    ) -> Compilation {
+        let edit = self.id(object);
+        if let Some((_, known)) = lock(&self.compiled).get(key).filter(|(known, _)| *known == edit) {
+            return known.clone();
+        }
+        let compiled = compile();
+        lock(&self.compiled).insert(key.clone(), (edit, compiled.clone()));
+        compiled
     }
 
     /// Returns what became of an edit, if that is settled.
@@ -144,9 +165,15 @@ impl Outcomes {
         }
     }
 
-    /// Forgets a policy that is deleted, or about to be published again.
-    pub fn forget(&self, key: &PolicyKey) {
+    /// Notes that an edit is about to be published again.
+    pub fn unsettle(&self, key: &PolicyKey) {
         lock(&self.known).remove(key);
+    }
+
+    /// Forgets a deleted policy.
+    pub fn forget(&self, key: &PolicyKey) {
+        self.unsettle(key);
+        lock(&self.compiled).remove(key);
     }
 }
 

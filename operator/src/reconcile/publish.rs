@@ -10,10 +10,10 @@ use crate::names::PolicyKey;
 use crate::reconcile::contents::Problem;
 use crate::reconcile::context::Context;
 use crate::reconcile::dereference::{Resolution, select_pods};
-use crate::reconcile::facts::Outcome;
+use crate::reconcile::facts::{Compilation, Outcome};
 
 /// Validates and compiles a policy for an installation.
-pub fn validate(object: &DynamicObject, installation: &Installation) -> Result<Compiled, Vec<Violation>> {
+pub fn validate(object: &DynamicObject, installation: &Installation) -> Compilation {
     let unreadable = |error: serde_json::Error| vec![Violation::new("spec", error.to_string())];
     compile(&serde_json::to_value(object).map_err(unreadable)?, installation)
 }
@@ -24,7 +24,7 @@ pub fn publish(
     context: &Context,
     key: &PolicyKey,
     object: &DynamicObject,
-    compiled: Result<Compiled, Vec<Violation>>,
+    compiled: Compilation,
     resolution: Resolution,
 ) -> serde_json::Result<Option<Outcome>> {
     let uid = object.uid().unwrap_or_default();

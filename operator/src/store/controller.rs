@@ -419,6 +419,7 @@ impl StoreController {
     ) -> anyhow::Result<()> {
         let mut failed = None;
         state.deferred = false;
+        state.writes.retain(|key| resolved.contains_key(key));
         for (key, resolved) in resolved {
             let Some(object) = objects.get(key) else { continue };
             let is_default = *key == self.rules.default;
@@ -452,9 +453,9 @@ impl StoreController {
                 state.deferred = true;
                 continue;
             }
+            state.writes.written(key, Instant::now());
             match write_status::<RateLimitStore>(&self.client, object, &status).await {
                 Ok(Some(_)) => {
-                    state.writes.written(key, Instant::now());
                     if let Some(ready) = status.conditions.last() {
                         tracing::info!(store = %key, "Ready is {}, {}: {}", ready.status, ready.reason, ready.message);
                     }

@@ -158,6 +158,11 @@ impl Hub {
         counted.collect()
     }
 
+    /// Reports whether the service enforces the last valid edit of a policy.
+    pub fn is_enforced_by_service(&self, uid: &str) -> bool {
+        self.lock().policies.get(uid).is_some_and(|policy| policy.enforced_by.service)
+    }
+
     /// Reports whether the replicas of a policy have been counted, if it has some.
     pub fn is_counted(&self, uid: &str) -> bool {
         let state = self.lock();
