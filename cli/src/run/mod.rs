@@ -26,7 +26,6 @@ use sluice_sidecar::process::run::shut_down;
 use sluice_sidecar::{Options, Route, Sidecar, Upstream};
 
 use self::policy_file::{NamedPolicy, PolicyArgs, PolicyFiles};
-#[cfg(any(feature = "cluster", feature = "serve"))]
 pub(crate) use self::store::StoreArgs;
 
 /// The arguments of `sluice run`.
