@@ -115,7 +115,7 @@ impl From<PodSelector> for SelectedPods {
 #[derive(Default)]
 pub struct Outcomes {
     known: Mutex<HashMap<PolicyKey, (EditId, Arc<Outcome>)>>,
-    /// What edits refer to changes far more often than they.
+    /// Edits as they were compiled, because those objects that they refer to change far more often.
     compiled: Mutex<HashMap<PolicyKey, (EditId, Compilation)>>,
     hasher: RandomState,
 }
