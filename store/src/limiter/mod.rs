@@ -1,4 +1,4 @@
-//! The entry point to all counters, the [`Limiter`]. A caller describes each limit once as a [`LimitPlan`](crate::plan::LimitPlan)
+//! The entry point to all counters, the [`Limiter`]. A caller describes each limit once as a [`LimitPlan`]
 //! and then checks requests against plans; it does not need to know which store counts them.
 //!
 //! - [`core`]: the state that checks and background work share.

@@ -222,7 +222,7 @@ impl MemoryStore {
         Some(response)
     }
 
-    /// Charges a counter up to so many times, see [`Store::acquire`](crate::store::Store::acquire).
+    /// Charges a counter up to so many times, see [`Store::acquire`].
     fn acquire(&self, counter: &Counter, times: u64) -> Grant {
         let (now, mut ids) = (self.clock.now(), Ids::from_iter([counter.limit.counter_id(counter.key)]));
         loop {
