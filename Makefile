@@ -49,10 +49,10 @@ interop: ## Run the tests with programs that CI does not have: 30 frameworks and
 	tests/interop/envoy-gateway.sh
 
 .PHONY: instructions
-instructions: ## Count the instructions of a request with a release build, and compare them with bench/instructions.tsv (valgrind)
+instructions: ## Count the instructions of a request with a release build, and with an older one (valgrind; OLDER=PATH)
 	bench/apt.sh valgrind=valgrind
 	$(CARGO) build --release -p sluice
-	bench/instructions.py release target/release/sluice
+	bench/instructions.py target/release/sluice $(OLDER)
 
 .PHONY: skew
 skew: ## Run the sidecar of an older commit with today's operator (builds it once; SLUICE_SKEW_COMMIT)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""instructions.py [--write] PROFILE PROGRAM: count the instructions of a request, and compare them with bench/instructions.tsv.
+"""instructions.py PROGRAM [OLDER]: count the instructions of a request, and compare them with those of an older program.
 
-PROGRAM is `sluice`, built with PROFILE, a column of the table. Each kind of request is sent to it under valgrind, one after another on
-one connection, in two runs of different lengths, whose difference is divided by the number of requests between them: what a start costs
-is in both. Processor time says more about what a user pays, and differs by several per cent from run to run; this finds the steps of one
-per cent that add up. Exits with 1 if a kind needs more than the table says, or so much less that the table should be written again.
+Both are `sluice`, built alike. Each kind of request is sent to it under valgrind, one after another on one connection, in two runs of
+different lengths, whose difference is divided by the number of requests between them: what a start costs is in both. Processor time
+says more about what a user pays, and differs by several per cent from run to run; this finds the steps of one per cent that add up, on a
+machine that does nothing else. Exits with 1 if a kind needs more than 2 % more than with the older program.
 """
 
 import contextlib
@@ -20,8 +20,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-TABLE = Path(__file__).with_suffix(".tsv")
-# Of the table's number. Allocators and system calls add a little that differs.
+# Allocators and system calls add a little that differs.
 TOLERANCE = 0.02
 FEW, MANY = 500, 2500
 POLICY = """\
@@ -253,47 +252,30 @@ def run(program, folder, kind, requests):
     return int(counted.group(1))
 
 
-def measure(program, folder, kind, known):
-    """Returns the least of three measurements: what the process does each second is more on a busy machine. One that is `known` is enough."""
-    least = float("inf")
-    for _ in range(3):
+def measure(program, folder, kind):
+    """Returns the least of two measurements: what the process does each second is more on a busy machine."""
+
+    def once():
         few, many = (run(program, folder, kind, requests) for requests in (FEW, MANY))
-        least = min(least, (many - few) / (MANY - FEW))
-        if least <= known * (1 + TOLERANCE):
-            break
-    return least
+        return (many - few) / (MANY - FEW)
 
-
-def read_table():
-    lines = [line.split("\t") for line in TABLE.read_text().splitlines()] if TABLE.exists() else [["request"]]
-    columns = lines[0][1:]
-    return columns, {line[0]: dict(zip(columns, line[1:])) for line in lines[1:]}
+    return min(once(), once())
 
 
 def main():
-    arguments = sys.argv[1:]
-    is_written = "--write" in arguments
-    profile, program = [argument for argument in arguments if argument != "--write"]
-    columns, table = read_table()
-    names = [kind[0] for kind in KINDS]
-    known = {name: 0 if is_written else float(table.get(name, {}).get(profile, 0)) for name in names}
+    programs = sys.argv[1:]
+    if len(programs) not in (1, 2):
+        sys.exit("usage: instructions.py PROGRAM [OLDER]")
+    is_more = False
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         folder = Path(folder)
         (folder / "policy.yaml").write_text(POLICY)
-        counts = dict(zip(names, pool.map(lambda kind: measure(program, folder, kind, known[kind[0]]), KINDS)))
-    wrong = False
-    for name, count in counts.items():
-        ratio = count / known[name] if known[name] else 0
-        print(f"{name}: {count:,.0f} instructions" + (f", {ratio:.3f} of the table" if ratio else ""))
-        wrong |= abs(ratio - 1) > TOLERANCE
-        if is_written:
-            table.setdefault(name, {})[profile] = f"{round(count, -2):.0f}"
-    if is_written:
-        columns = columns if profile in columns else [*columns, profile]
-        rows = [["request", *columns], *([name, *(table[name].get(column, "") for column in columns)] for name in counts)]
-        TABLE.write_text("".join("\t".join(row) + "\n" for row in rows))
-    elif wrong:
-        sys.exit(f"{TABLE}: run instructions.py --write {profile} {program}, and say in the commit what the request does more, or less")
+        for kind in KINDS:
+            count, *older = pool.map(lambda program: measure(program, folder, kind), programs)
+            ratios = [count / other for other in older]
+            print(f"{kind[0]}: {count:,.0f} instructions", *(f"{ratio:.3f} of the older program" for ratio in ratios), sep=", ", flush=True)
+            is_more |= any(ratio > 1 + TOLERANCE for ratio in ratios)
+    sys.exit(is_more)
 
 
 if __name__ == "__main__":
